@@ -122,7 +122,7 @@ def test_what_a_model_does_not_take(model, photo, tmp_path):
     path, pixels = photo
     with pytest.raises(FileNotFoundError, match=r"nowhere\.png"):
         model.preprocess([path, tmp_path / "nowhere.png"])
-    with pytest.raises(ValueError, match="has the shape .*, but 2 channels are wanted"):
+    with pytest.raises(ValueError, match="has the shape .*, but 2 channels were expected"):
         keras_vit.VisionTransformer(CONFIG.replace(channels=2)).preprocess(path)
     with pytest.warns(UserWarning, match=r"Multiply values in \[0, 1\] by 255") as caught:
         model.preprocess([pixels / 255, pixels[:20] / 255])

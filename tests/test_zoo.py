@@ -303,9 +303,9 @@ def test_input_tensor(tiny, images):
 
 def test_input_tensor_that_is_none(tiny, images):
     tensor = keras.Input((32, 32, 3))
-    with pytest.raises(ValueError, match=r"input_tensor must be what keras.Input\(\) returns.*call it .*: model\(x\)"):
+    with pytest.raises(ValueError, match=r"input_tensor must be a tensor from keras.Input\(\).*call it .*: model\(x\)"):
         create(input_tensor=keras.layers.Rescaling(2.0)(tensor))
-    with pytest.raises(ValueError, match=r"input_tensor must be what keras.Input\(\) returns.*ndarray"):
+    with pytest.raises(ValueError, match=r"input_tensor must be a tensor from keras.Input\(\).*ndarray"):
         create(input_tensor=images)
     with pytest.raises(ValueError, match=r"input_tensor must have the shape \(batch, 32 x 32 x 3\), but has .*48"):
         create(input_tensor=keras.Input((48, 32, 3)))

@@ -50,13 +50,12 @@ def patch_attention(
 ) -> np.ndarray:
     """Returns how much the token that the head reads attends to each patch (Figures 6 and 14).
 
-    That is the class token where there is one, and the probe of attention pooling for `block="pooling"`. Where the
-    patches alone are averaged or no token is special, it is the mean of what all patches read. With
-    `pooling="token_avg"` the head reads both, and the class token's row is returned. Arguments are those of
+    That token is the class token if there is one (also with `pooling="token_avg"`), and the probe of attention pooling
+    for `block="pooling"`. Without such a token, the mean over all patches is returned. Arguments are as in
     `attention_maps`.
 
     Returns:
-        float32 `(batch, heads, rows, columns)`, parts of 1: the remaining attention goes to the tokens before the
+        float32 `(batch, heads, rows, columns)`, shares of 1: the remaining attention goes to the tokens before the
         patches.
 
     Raises:
@@ -155,11 +154,11 @@ def attention_rollout(model: ModelSource, images: Any, *, batch_size: int = BATC
 
 
 def mean_attention_distance(model: ModelSource, images: Any, *, batch_size: int = BATCH_SIZE) -> np.ndarray:
-    """Returns how far each head looks, in pixels (Figure 7 right; Figure 11 for hybrids).
+    """Returns the mean attention distance of each head, in pixels (Figure 7 right; Figure 11 for hybrids).
 
-    The distance between the middles of the query's and the key's patch, averaged over keys by attention, then over
-    queries and images. Tokens that have no place, such as the class token, do not count. The paper uses 128 images.
-    Arguments are those of `attention_maps`.
+    The distance between the centres of the query's and the key's patch, weighted by attention, averaged over queries
+    and images. Tokens without a place, such as the class token, do not count. The paper uses 128 images. Arguments are
+    as in `attention_maps`.
 
     Returns:
         float64 `(blocks, heads)`, pixels of the image that the Vision Transformer gets.
@@ -224,11 +223,10 @@ def attention_distance(weights: np.ndarray, grid_size: tuple[int, int], patch_si
 
 
 def patch_filters(model: ModelSource, components: int = 28) -> np.ndarray:
-    """Returns the principal components of the filters that see pixels (Figure 7, left).
+    """Returns the principal components of the filters of the patch embedding (Figure 7, left).
 
-    The filters of the patch embedding, D of them, are points in a space of patch height x width x channels dimensions;
-    these are the directions in which they spread most, from the mean of all filters. Hybrids and BiT see pixels through
-    the ResNet's first convolution instead, whose standardised kernel is used.
+    The D filters are vectors of patch height x width x channels values, from which their mean is subtracted. For
+    hybrids and BiT, the standardised kernel of the ResNet's first convolution is used.
 
     Args:
         model: A `VisionTransformer`, a `BiT`, or a functional or sequential model with one inside; or what
@@ -236,8 +234,8 @@ def patch_filters(model: ModelSource, components: int = 28) -> np.ndarray:
         components: Number of components.
 
     Returns:
-        float32 `(components, height, width, channels)` in pixels, of length 1 each, in the order of the variance that
-        they explain. Their signs are arbitrary; here the value of largest size is positive.
+        float32 `(components, height, width, channels)`, unit vectors in descending order of explained variance. Signs
+        are chosen so that the value of largest size is positive.
 
     Raises:
         TypeError: if the model is not of this package.
@@ -271,15 +269,14 @@ def filter_kernel(model: Any) -> np.ndarray:
 
 
 def position_similarity(model: ModelSource) -> np.ndarray:
-    """Returns how alike the position embeddings of any two patches are (Figure 7, centre; Figure 10).
+    """Returns the cosine similarity of the position embeddings of any two patches (Figure 7, centre; Figure 10).
 
     Args:
         model: As in `attention_maps`.
 
     Returns:
-        float32 `(rows, columns, rows, columns)`: the cosine between the position embedding of a patch (the first two
-        axes) and that of every patch; 0 where an embedding is zero. For a model that takes any size, those of
-        `config.image_size`.
+        float32 `(rows, columns, rows, columns)`: cosines between the position embedding of one patch (the first two
+        axes) and another (the last two); 0 for embeddings of zeros. A dynamic model uses `config.image_size`.
 
     Raises:
         TypeError: if the model is not a Vision Transformer with attention.
@@ -298,7 +295,7 @@ def position_similarity(model: ModelSource) -> np.ndarray:
     elif kind.startswith("learned"):
         table = to_numpy(inner.get_layer("position_embedding").table)[0, -rows * columns :]
     else:
-        raise ValueError(f"{inner.name} has no position embeddings: its config says position_embedding={kind!r}.")
+        raise ValueError(f"model must have position embeddings, but {inner.name} has position_embedding={kind!r}.")
     table = unit_vectors(table.astype("float64"))
     return (table @ table.T).reshape(rows, columns, rows, columns).astype("float32")
 
@@ -362,5 +359,5 @@ def _block_number(probe: Probe, block: int | str) -> int | str:
     if isinstance(block, bool) or not isinstance(block, (int, np.integer)):
         raise TypeError(f"block must be the number of a block, or 'pooling', but {block!r} was given.")
     if not -config.depth <= block < config.depth:
-        raise ValueError(f"block must be from {-config.depth} to {config.depth - 1} in {name}, but got {block}.")
+        raise ValueError(f"block must be from {-config.depth} to {config.depth - 1} in {name}, but {block} was given.")
     return int(block) % config.depth

@@ -44,17 +44,17 @@ def class_scores(model: ModelSource, images: Any, *, batch_size: int = BATCH_SIZ
 
 
 def saliency(model: ModelSource, images: Any, classes: Classes = None, *, batch_size: int = BATCH_SIZE) -> np.ndarray:
-    """Returns how much each pixel affects the score of a class: the gradient's size (Simonyan et al., arXiv 1312.6034).
+    """Returns how much each pixel affects the score of a class: the gradient's size (Simonyan, arXiv 1312.6034).
 
     Args:
         model: As in `class_scores`.
         images: A batch as the model takes it, `(batch, height, width, channels)`.
-        classes: A class, or one for each image; None for the one that the model predicts.
+        classes: Index of a class, or one index for each image; None: the class that the model predicts.
         batch_size: Images computed at a time.
 
     Returns:
         float32 `(batch, height, width)`: the largest absolute derivative of the score over the channels, per unit of
-        the image that the model takes (127.5 grey levels where it is scaled to [-1, 1]).
+        the model's input (127.5 grey levels for images in [-1, 1]).
 
     Raises:
         TypeError: if the model contains no model of this package, or the images are not numbers.
@@ -85,14 +85,14 @@ def gradient_attention(
 ) -> np.ndarray:
     """Returns how much each patch supports a class: attention times its gradient, through all blocks.
 
-    The relevance of Chefer et al. (arXiv 2103.15679, equations 5 and 6): the attention weights of a block are
-    multiplied by the gradient of the class's score with respect to them; negative products become 0, the heads are
-    averaged, and the sum of the identity and these matrices is multiplied through the blocks. Unlike attention rollout,
-    it depends on the class. Arguments are those of `saliency`.
+    The relevance of Chefer et al. (arXiv 2103.15679, equations 5 and 6). The attention weights of a block are
+    multiplied by the score's gradient with respect to them, negative products become 0, and heads are averaged. The
+    identity plus these matrices is multiplied through the blocks. Unlike attention rollout, the result depends on the
+    class. Arguments are as in `saliency`.
 
     Returns:
-        float32 `(batch, rows, columns)`, at least 0, in units of the score: the row of the token that the
-        head reads, as in `attention_rollout`.
+        float32 `(batch, rows, columns)`, at least 0, in units of the score, for the token that the head reads, as in
+        `attention_rollout`.
 
     Raises:
         TypeError: if the model has no attention, or the images are not numbers.
@@ -138,13 +138,12 @@ def gradient_attention(
 def class_evidence(
     model: ModelSource, images: Any, classes: Classes = None, *, batch_size: int = BATCH_SIZE
 ) -> np.ndarray:
-    """Returns the logit of a class for each patch by itself (big_vision's `logits_2d`).
+    """Returns the logit of a class for each patch separately (big_vision's `logits_2d`).
 
-    All that follows the pooling is applied to every encoded patch instead. Where a model averages its patches and has
-    no tanh layer, the mean of the map is the logit of the image, exactly. With a class token or attention pooling, the
-    head was not trained on patches: the map then shows which patches resemble the tokens that it was trained on. The
-    arguments that are not listed here are those of `saliency`; of a model around a Vision Transformer, pass the one
-    inside if it has the head.
+    The layers after the pooling are applied to every encoded patch. If the model averages its patches and has no tanh
+    layer, the mean of the map is exactly the logit of the image. With a class token or attention pooling, the head was
+    not trained on patches, and the map shows which patches resemble the tokens that it was trained on. Arguments are as
+    in `saliency`. For a model around a Vision Transformer that has the head, pass the Vision Transformer inside.
 
     Returns:
         float32 `(batch, rows, columns)`, logits.
@@ -164,7 +163,8 @@ def class_evidence(
     probe.check_all_tokens()
     if probe.config.pooling not in ("token", "avg", "map"):
         raise ValueError(
-            f"{probe.inner.name} has pooling={probe.config.pooling!r}: there is no head that would fit a single patch."
+            f"model must have pooling 'token', 'avg' or 'map', but {probe.inner.name} has "
+            f"pooling={probe.config.pooling!r}, whose head does not fit a single patch."
         )
 
     def each_patch(layer: Any, tokens: Tensor) -> Tensor:
@@ -179,7 +179,7 @@ def class_evidence(
         with no_gradients():
             scores = probe.run(batch, _logits(probe) | dict.fromkeys(POOLING_LAYERS, each_patch))
         if len(scores.shape) != 4:
-            raise ValueError(f"The head of {probe.model.name} has no output for single places, but {scores.shape}.")
+            raise ValueError(f"The head of {probe.model.name} must have an output for each patch, not {scores.shape}.")
         scores = to_numpy(scores).astype("float32")
         maps.append(np.take_along_axis(scores, chosen[:, None, None, None], -1)[..., 0])
     return np.concatenate(maps)
@@ -194,11 +194,11 @@ def _scores(probe: Probe, images: Any, calls: dict[str, Call] | None = None) -> 
     """Returns the outputs `(batch, classes)` of a model before its last activation; `calls` replace those of layers."""
     if probe.inner is probe.model and not probe.config.classes:
         raise ValueError(
-            f"{probe.inner.name} has no head, so there is no evidence for a class: load it with its head, or train one."
+            f"{probe.inner.name} has no head, so it has no scores of classes. Load it with its head, or train one."
         )
     scores = probe.run(images, _logits(probe) | (calls or {}))
     if len(getattr(scores, "shape", ())) != 2:
-        raise ValueError(f"{probe.model.name} must have one number for each class and image, (batch, classes).")
+        raise ValueError(f"{probe.model.name} must return scores (batch, classes), but its output is {scores.shape}.")
     return scores
 
 
@@ -216,8 +216,7 @@ def _with_classes(
     given = None if classes is None else np.asarray(classes)
     if given is not None and (given.dtype.kind not in "iu" or given.shape not in ((), images.shape[:1])):
         raise ValueError(
-            f"classes must be a class, or one for each of the {len(images)} images, as integers, but {classes!r} "
-            "was given."
+            f"classes must be an integer, or one for each of the {len(images)} images, but {classes!r} was given."
         )
     start = 0
     for batch in in_batches(images, batch_size):
@@ -257,8 +256,8 @@ def nearest_patches(
         batch_size: Images computed at a time.
 
     Returns:
-        int64 `(count, 3)`: image, row and column of each, the most alike first, without the given one; and float32
-        `(count,)`: their cosine similarities.
+        Two arrays: int64 `(count, 3)`, the image, row and column of each patch, the most similar first; float32
+        `(count,)`, their cosine similarities.
 
     Raises:
         TypeError: if the model contains no model of this package, or the images are not numbers.
@@ -301,17 +300,17 @@ def feature_map(
 ) -> np.ndarray:
     """Returns the patches of several images as colours: patches with similar features have similar colours.
 
-    Principal components over the patches of all images, as in DINOv2 (arXiv 2304.07193, section 7.5, Figure 1). The
-    first component separates the foreground: the patches above its mean. The next three, of those patches alone, are
-    red, green and blue, each from its least to its largest value. Signs are free in principal components: the
-    foreground is the side that lies less along the borders of the images; a colour's largest weight is positive.
+    Colours are principal components over the patches of all images, as in DINOv2 (arXiv 2304.07193, section 7.5, Figure
+    1). The first component separates the foreground: the patches above its mean, with the sign that puts fewer of them
+    at the borders. The first three components of the foreground are red, green and blue, scaled from the least to the
+    largest value.
 
     Args:
         model: As in `class_scores`.
-        images: A batch as the model takes it, `(batch, height, width, channels)`; colours hold within it.
+        images: A batch as the model takes it, `(batch, height, width, channels)`; colours are comparable within it.
         layer: As in `nearest_patches`.
-        foreground: Whether the background is left out; otherwise the first three components of all patches.
-        batch_size: Images computed at a time; the components are always those of all images.
+        foreground: Whether to leave out the background; otherwise colours are components of all patches.
+        batch_size: Images computed at a time; components are always computed over all images.
 
     Returns:
         float32 `(batch, rows, columns, 3)`, red, green and blue of 0..1; the background is 0. Components in which the
@@ -381,7 +380,7 @@ def _features(model: ModelSource, images: Any, layer: str, batch_size: int) -> n
             probe.run(batch, {layer: keep})
             values = to_numpy(outputs[0]).astype("float32")
             if values.ndim not in (3, 4):
-                raise ValueError(f"layer {layer!r} of {name} has no places: its output is {values.shape}.")
+                raise ValueError(f"layer must return a map or tokens, but {layer!r} of {name} returns {values.shape}.")
             if values.ndim == 3 and values.shape[1] < probe.grid[0] * probe.grid[1]:
                 probe.check_all_tokens()
             maps.append(probe.map(values) if values.ndim == 3 else values)

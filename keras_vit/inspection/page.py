@@ -67,25 +67,25 @@ def write_page(
     source: Mapping[str, Any] | None = None,
     notes: Sequence[str] = (),
 ) -> Path:
-    """Writes an HTML page about a model and its predictions for images; returns its path.
+    """Writes an HTML page about a model and its predictions for images.
 
-    Config, layers with their shapes, parameters by part, filters, position embeddings; for every image predictions,
-    attention of every block and head, attention rollout, gradient times attention, evidence of patches, saliency. The
-    page is a single file, opened without network, for light and dark, narrow and wide screens.
+    The page shows the config, layers with their shapes, parameters by part, filters and position embeddings. For each
+    image it shows predictions, the attention of every block and head, attention rollout, gradient times attention,
+    class evidence and saliency. It is a single file that needs no network.
 
     Args:
         model: A `VisionTransformer` or a `BiT`, or what `keras_vit.load` takes.
-        path: The `.html` file; it appears when it is complete.
-        images: Pixels of 0..255, `(height, width, channels)` of any size, by the name that they have on the page.
-        title: The headline; None for the model's name.
-        source: Text about the file of the model, for a table.
+        path: Path of the `.html` file to write.
+        images: A dict from names, shown on the page, to pixels of 0..255, `(height, width, channels)` of any size.
+        title: Title of the page; None for the model's name.
+        source: A dict of facts about the file of the model, shown as a table.
         notes: Sentences about unusual properties of the file.
 
     Returns:
-        The path.
+        The path of the file.
 
     Raises:
-        TypeError: if `model` is something else, `images` is not a dict, or an image does not contain integers or
+        TypeError: if `model` is of another type, `images` is not a dict, or an image does not contain integers or
             floats.
         ValueError: if the path does not end with `.html` or `.htm`, the images are not pixels or do not fit the model,
             images are given for a model that was optimized for inference, or the model's name is unknown or its file
@@ -109,7 +109,7 @@ def write_page(
         names = _without_shared_folders([*map(str, images)])
         batch = np.concatenate([model.preprocess(image) for image in images.values()])
         if len(batch) != len(names):
-            raise ValueError(f"images must be one for each of the {len(names)} names, but {len(batch)} were given.")
+            raise ValueError(f"images must have one image for each of {len(names)} names, but there are {len(batch)}.")
         style = _style_of_images(shown_pixels(model, batch))
         sections.append(_predictions(model, names, batch))
         if _has_attention(model):

@@ -94,9 +94,9 @@ def plot(
     patch: tuple[int, int, int] | None = None,
     grid_size: tuple[int, int] | None = None,
 ) -> "Figure":
-    """Draws a result of this package's inspection functions; returns the figure.
+    """Draws a result of this package's inspection functions.
 
-    | kind | values, of the function |
+    | kind | shape of the values, and the function that returns them |
     |---|---|
     | `"heads"` | `(heads, rows, columns)`, one image of `patch_attention` |
     | `"rollout"`, `"relevance"` | `(batch, rows, columns)`, `attention_rollout`, `gradient_attention` (Figures 6, 14) |
@@ -109,25 +109,25 @@ def plot(
     | `"positions"` | `(rows, columns, rows, columns)`, `position_similarity` (Figure 7, centre) |
 
     Args:
-        kind: One of the above.
-        values: The arrays that the function returns.
-        images: `(batch, height, width, channels)`, pixels of 0..255 as the model saw them (see `shown_pixels`); of
-            `"heads"` one of them; of the last three kinds none.
-        path: A `.png`, `.svg` or `.pdf` to write; it appears when it is complete. None for none.
-        title: The headline; a default where it is empty.
-        class_names: The name of each image's class, for maps of images.
-        cosines: `(count,)`, of `nearest_patches`.
-        patch: Of `"nearest"`, the image, the row and the column of the given patch.
-        grid_size: Of `"nearest"`, rows and columns of patches (`model.config.grid_size`).
+        kind: Kind of the figure, from the table.
+        values: The array that the function returned.
+        images: Pixels of 0..255 as the model saw them (see `shown_pixels`), `(batch, height, width, channels)`; one
+            image for `"heads"`; None for the last three kinds.
+        path: Path of a `.png`, `.svg` or `.pdf` file to write; None: no file is written.
+        title: Title of the figure; a default if it is empty.
+        class_names: Name of each image's class, for maps of images.
+        cosines: For `"nearest"`: the similarities that `nearest_patches` returned, `(count,)`.
+        patch: For `"nearest"`: the image, row and column of the given patch.
+        grid_size: For `"nearest"`: rows and columns of patches (`model.config.grid_size`).
 
     Returns:
-        The figure.
+        The matplotlib figure.
 
     Raises:
         ImportError: if matplotlib is not installed.
         TypeError: if a kind lacks an argument or does not take one, or images hold no integers or floats.
         ValueError: if `kind` is unknown, shapes do not fit, a place lies outside of the images, images are not pixels,
-            or the path has another ending.
+            or the path has another suffix.
         OSError: if the file cannot be written.
 
     Examples:
@@ -158,7 +158,7 @@ def _draw_maps(
     """Draws images, and below each its map."""
     if class_names is not None and len(class_names) != len(images):
         raise ValueError(
-            f"class_names must name the class of each of the {len(images)} images, but got {len(class_names)}."
+            f"class_names must have a name for each of {len(images)} images, but {len(class_names)} were given."
         )
     if kind == "features":
         values = _array("values", values, ("batch", "rows", "columns", "3"))
@@ -207,7 +207,7 @@ def filter_pictures(filters: np.ndarray) -> np.ndarray:
     """Returns filters `(n, height, width, 1 or 3)` as pictures `(n, height, width, 3)` of 0..1, with grey for 0."""
     filters = _array("filters", filters, ("components", "height", "width", "channels"))
     if filters.shape[3] not in (1, 3):
-        raise ValueError(f"filters must have 1 or 3 channels to be seen, but {filters.shape} was given.")
+        raise ValueError(f"filters must have 1 or 3 channels to be drawn, but {filters.shape} was given.")
     largest = np.abs(filters).max((1, 2, 3), keepdims=True)
     pictures = filters / np.where(largest > 0, largest, 1) / 2 + 0.5
     return np.broadcast_to(pictures, (*filters.shape[:3], 3))
@@ -244,8 +244,8 @@ def _draw_nearest(
     pixels = [_pixels(image) for image in images]
     if places.dtype.kind not in "iu" or (places < 0).any() or (places >= (len(pixels), *grid_size)).any():
         raise ValueError(
-            f"patch and places must be (image, row, column) of {len(pixels)} images with {grid_size[0]} x "
-            f"{grid_size[1]} patches, but one is not."
+            f"patch and values must be (image, row, column) of {len(pixels)} images with {grid_size[0]} x "
+            f"{grid_size[1]} patches, but one lies outside."
         )
     names = ["the patch", *(f"{cosine:.2f}" for cosine in cosines)]
     tiles = [_neighbourhood(pixels[image], place, grid_size) for image, *place in places]
@@ -269,11 +269,11 @@ def _neighbourhood(image: np.ndarray, place: Sequence[int], grid_size: tuple[int
 
 
 def overlay(image: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Returns an image in grey under a map of weights in warm colours.
+    """Draws a map of weights in warm colours over an image in grey.
 
     Args:
         image: `(height, width, channels)`, pixels of 0..255, or values of 0..1.
-        weights: `(rows, columns)`, not negative; the largest is the brightest.
+        weights: `(rows, columns)`, at least 0; the largest is the brightest.
 
     Returns:
         `(height, width, 3)`, values of 0..1.
@@ -332,7 +332,7 @@ def _maps_and_images(
     maps = _array("maps", maps, ("batch", "rows", "columns"))
     pixels = [_pixels(image) for image in images]
     if len(pixels) != len(maps):
-        raise ValueError(f"There must be an image for each of the {len(maps)} maps, but there are {len(pixels)}.")
+        raise ValueError(f"images must have an image for each of {len(maps)} maps, but {len(pixels)} were given.")
     return maps, pixels
 
 
@@ -342,10 +342,12 @@ def _pixels(image: np.ndarray) -> np.ndarray:
     if image.ndim != 3 or image.shape[2] not in (1, 3):
         raise ValueError(f"image must be (height, width, 1 or 3), but the shape {image.shape} was given.")
     if image.dtype.kind == "f" and image.min() < 0:
-        raise ValueError("image must be pixels of 0..255; shown_pixels(model, images) converts preprocessed images.")
+        raise ValueError(
+            "image must be pixels of 0..255, but it has negative values. Pass shown_pixels(model, images)."
+        )
     colour = np.broadcast_to(image, (*image.shape[:2], 3))  # of other than three channels, values are not checked
     is_share = image.dtype.kind == "f" and image.max() <= 1
-    return colour if is_share else np.minimum(check_pixels(colour, name="image", item=lambda _: "this one") / 255, 1)
+    return colour if is_share else np.minimum(check_pixels(colour, name="image", item=lambda _: "the image") / 255, 1)
 
 
 def _stretched(values: np.ndarray, image: np.ndarray) -> np.ndarray:
@@ -385,7 +387,7 @@ def old_plot(name: str) -> Callable[..., "Figure"]:
     if name not in _OLD:
         raise AttributeError(f"module 'keras_vit.inspection' has no attribute {name!r}")
     kind, order = _OLD[name]
-    warn_caller(f"inspection.{name}(...) is inspection.plot({kind!r}, ...) now.", DeprecationWarning)
+    warn_caller(f"inspection.{name} is deprecated. Use inspection.plot({kind!r}, ...).", DeprecationWarning)
 
     def draw(*arguments: Any, **options: Any) -> "Figure":
         options = {(_RENAMED | {"image": "images"}).get(key, key): value for key, value in options.items()}

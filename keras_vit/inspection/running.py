@@ -48,7 +48,7 @@ class Probe:
         is_mixer = self.config.tokens_mlp_width is not None
         if attention and (is_mixer or not isinstance(self.inner, VisionTransformer)):
             kind = "MLP-Mixer" if is_mixer else type(self.inner).__name__
-            raise TypeError(f"model must be a VisionTransformer: {kind} {self.inner.name} has no attention.")
+            raise TypeError(f"model must be a VisionTransformer, but {self.inner.name} is a {kind} without attention.")
 
     def run(self, images: Any, calls: Mapping[str, Call]) -> Any:
         """Returns the model's outputs for a batch of images, an array or a tensor, and sets `grid`."""
@@ -86,7 +86,7 @@ class Probe:
         """Raises ValueError if a model has been optimized, so that its last block does not compute all tokens."""
         if self.config.class_token_only:
             raise ValueError(
-                f"{self.inner.name} was optimized for inference: its last block does not compute all tokens, which "
+                f"{self.inner.name} was optimized for inference, so its last block does not compute the tokens that "
                 "are needed here. Use model.with_config(class_token_only=False)."
             )
 
@@ -100,8 +100,8 @@ def _find_model(model: Any) -> VisionTransformer | BiT:
     # A layer of a subclass, or one that wraps another, runs what is inside it where nobody can look.
     if not models or not all(_is_reached(model, inner) for inner in models):
         raise TypeError(
-            "model must be a VisionTransformer, a BiT, or a functional or sequential model that was built and has one "
-            f"among its layers, but {type(model).__name__} was given. Of any other model that contains one, pass that."
+            "model must be a VisionTransformer, a BiT, or a built functional or sequential model with one among its "
+            f"layers, but {type(model).__name__} was given. For other models, pass the VisionTransformer or BiT inside."
         )
     if len(models) > 1:
         names = ", ".join(inner.name for inner in models)
@@ -122,22 +122,22 @@ def in_batches(images: Any, batch_size: int) -> Iterator[np.ndarray]:
         raise TypeError(f"images must be an array of numbers, but its dtype is {images.dtype}.")
     if images.ndim != 4 or not len(images):
         raise ValueError(
-            f"images must be one or more, (batch, height, width, channels), but the shape {images.shape} was "
-            "given. A single image needs a batch axis: images[None]."
+            f"images must be one or more, (batch, height, width, channels), but the shape {images.shape} was given. A "
+            "single image needs a batch axis: images[None]."
         )
     for start in range(0, len(images), batch_size):
         yield images[start : start + batch_size].astype("float32")
 
 
 def shown_pixels(model: ModelSource, images: np.ndarray) -> np.ndarray:
-    """Returns the images that a model takes as pixels to be shown: the inverse of its scaling, rounded and clipped.
+    """Turns preprocessed images back into pixels to display: undoes the model's scaling, rounds and clips.
 
     Args:
         model: A `VisionTransformer` or a `BiT`, or what `keras_vit.load` takes.
         images: `(batch, height, width, channels)`, as `model.preprocess` returns them.
 
     Returns:
-        uint8 `(batch, height, width, 3)`: the first three channels; of fewer, the first one three times.
+        uint8 `(batch, height, width, 3)`: the first three channels, or the first one repeated if there are fewer.
 
     Raises:
         TypeError: if the model is not of this package, or the images are not numbers.
@@ -150,7 +150,7 @@ def shown_pixels(model: ModelSource, images: np.ndarray) -> np.ndarray:
     """
     config = getattr(as_model(model), "config", None)
     if not hasattr(config, "pipeline"):  # a model that is around one of ours has none
-        raise TypeError(f"model must be a VisionTransformer or a BiT, but {model!r} was given.")
+        raise TypeError(f"model must be a VisionTransformer or a BiT, but {type(model).__name__} was given.")
     images = np.concatenate([*in_batches(images, BATCH_SIZE)])
     if images.shape[3] != config.channels:
         raise ValueError(

@@ -29,28 +29,27 @@ class ModelOptions(TypedDict, total=False):
     Attributes:
         image_size: Height and width in pixels, an integer for squares, or `"dynamic"` for any size at run time;
             position embeddings are resized.
-        classes: Outputs of the head. Another number than the source's makes a new, zero-initialised head and drops the
-            pre-logits, as the original does. Without the top it has no effect, as in keras.applications.
-        class_names: Names of the outputs, in order. None for the names in the file, or in a `classes.txt` beside it
-            that has as many lines as the file has classes.
+        classes: Outputs of the head. If the source has another number, the head is new and zero-initialised, and the
+            pre-logits are dropped, as in the original. No effect without the top, as in keras.applications.
+        class_names: Names of the outputs, in order. None: the names in the file, or in a `classes.txt` beside it that
+            has as many lines as the file has classes.
         include_top: Whether to keep the head and the other layers after pooling.
         pooling: `"token"`, `"token_dist"`, `"avg"`, `"token_avg"` or `"map"`; `"none"` puts the head on every token.
-            None for the source's; without the top for the sequence of all tokens. A BiT has no tokens: `"avg"`, or
-            None without the top for its last map.
+            None: the source's pooling, or no pooling without the top. A BiT has only `"avg"` and `"none"`.
         classifier_activation: Name of an activation on the head; `"linear"` for logits.
         include_preprocessing: Whether the model takes pixels of 0..255 and normalises them itself.
-        channels: Channels of the images, where they are not red, green and blue: as `with_config(channels=...)`.
-        interpolation: How position embeddings change size: `"official"` (as the original code), `"bicubic"` (as
-            timm), `"bicubic_hf"` (as Hugging Face), `"bicubic_offset"` (as Facebook's DINO), `"bilinear"`,
-            `"bilinear_antialias"` (as FlexiViT). None for the way of the code that the source comes from.
-        dropout: Rate in the encoder.
-        attention_dropout: Rate on the attention weights.
+        channels: Channels of the images, if they are not RGB; weights are adapted as by `with_config(channels=...)`.
+        interpolation: How position embeddings are resized: `"official"` (the original code), `"bicubic"` (timm),
+            `"bicubic_hf"` (Hugging Face), `"bicubic_offset"` (Facebook's DINO), `"bilinear"`, `"bilinear_antialias"`
+            (FlexiViT). None: as in the code that the source comes from.
+        dropout: Dropout rate in the encoder.
+        attention_dropout: Dropout rate of the attention weights.
         patch_drop: Share of each image's patches that is dropped in training.
-        drop_path: Stochastic depth of the last block.
+        drop_path: Stochastic depth rate of the last block.
         remat: Whether blocks are recomputed in the backward pass to save memory.
         input_tensor: Keras tensor to build the model on; not for files of Keras.
         name: Name of the model.
-        dtype: Dtype policy, such as `"mixed_bfloat16"`; None for a Keras file's, or the global one.
+        dtype: Dtype policy, such as `"mixed_bfloat16"`; None: the policy of a Keras file, or the global one.
 
     Examples:
         >>> options: keras_vit.ModelOptions = {"image_size": 32, "classes": 10}
@@ -81,20 +80,21 @@ class LoadOptions(ModelOptions, total=False):
     """The options of `load`: how to read the source, and all `ModelOptions`.
 
     Attributes:
-        like: A model with the settings that a PyTorch file without JSON lacks (heads, GELU, epsilon, resizing of
-            positions, preprocessing): a variant such as `"DINOv2-S/14"`, or timm's name of a model, such as
-            `"vit_base_patch16_clip_quickgelu_224"`. It is an error if it contradicts the arrays or the JSON files.
+        like: Where to take settings from that a PyTorch file without JSON lacks (heads, GELU, epsilon, resizing of
+            positions, preprocessing): a variant such as `"DINOv2-S/14"`, or a timm model such as
+            `"vit_base_patch16_clip_quickgelu_224"`. It is an error if they contradict the arrays or the JSON files.
         state: The dict of a training checkpoint to read, such as `"model"`. None: averaged weights (`"ema"`) if the
             file has them.
         grid_size: Rows and columns of a checkpoint's position embeddings, if they are not a square. Not needed if
             `image_size` is the size it was trained at, or for files written by `to_checkpoint`.
-        head: The file of a segmentation or depth head that was published without its backbone; `source` is the latter.
+        head: The file of a segmentation or depth head that was published without its backbone; `source` is the
+            backbone.
         max_depth: Largest depth of a depth model in metres, if its file does not have it, or `"relative"` for depth
             without a unit. None: the depth that its name suggests, with a warning.
         numerics: `"publisher"`: results as in the library that the file was published for. `"official"`: results as in
             the official code (GELU, epsilon, resizing and preprocessing), for weights that it has trained. None:
             `"official"` for a name of the catalogue, `"publisher"` for a file or an address.
-        pre_logits: Whether to keep the tanh layer before the head. None: with the source's head, not with a new one.
+        pre_logits: Whether to keep the tanh layer before the head. None: yes with the source's head, no with a new one.
 
     Examples:
         >>> options: keras_vit.LoadOptions = {"numerics": "official"}
@@ -112,15 +112,15 @@ class LoadOptions(ModelOptions, total=False):
 
 
 class CreateOptions(ModelOptions, total=False):
-    """The options of `create_model`: where the weights come from, and all others of `ModelOptions`.
+    """The options of `create_model`: where the weights come from, and all `ModelOptions`.
 
     Attributes:
-        pretrained: Whether to load the recommended checkpoint of the variant, which is downloaded once; its size in
-            pixels may be another than the variant's. Of families without published classes it has no head.
-        weights: What `load` takes and holds this variant, or a `.weights.h5` that this same model saved. None for new
-            random weights; these have 1,000 `classes`, or as many as there are `class_names`, the variant's official
-            rate of `dropout`, and `pooling="token"`, or `"avg"` without a class token.
-        class_token: Whether there is a class token. None for the checkpoint's, or the variant's without weights.
+        pretrained: Whether to load the recommended checkpoint of the variant, which is downloaded once. Its image size
+            may differ from the variant's, and it has no head if none was published.
+        weights: A source of `load` with weights of this variant, or a `.weights.h5` that the same model saved. None:
+            random weights, by default with 1,000 `classes`, the variant's official `dropout`, and `pooling="token"`, or
+            `"avg"` without a class token.
+        class_token: Whether there is a class token. None: as in the checkpoint, or the variant without weights.
         representation_size: Without weights, the length of the tanh layer before the head; None for no such layer.
 
     Examples:
@@ -143,7 +143,7 @@ def _keeps_pre_logits(config: Config, changes: Mapping[str, Any], pre_logits: bo
     """Whether the pre-logits stay as the model has them: as the option says; for None with the source's head."""
     if config.representation_size is None:
         if pre_logits:
-            raise ValueError(f"{source} has no pre-logits: leave pre_logits=True out.")
+            raise ValueError(f"pre_logits=True needs a tanh layer before the head, which {source} lacks. Leave it out.")
         return True
     classes = getattr(config, "classes", None)
     keeps_head = changes.get("classes", classes) == classes
@@ -174,8 +174,8 @@ def config_changes(config: Config, options: Mapping[str, Any], source: str) -> d
         elif is_dense or value not in (False, 0, "official"):  # which is how a BiT is
             refused.append(f"{name}={value!r}")
     if refused:
-        kind = f"a model of the kind {config.model}" if is_dense else "a BiT, a ResNet without tokens and dropout"
-        raise ValueError(f"{source} does not use {', '.join(refused)}: it is {kind}. Leave it out.")
+        kind = f"a model of the type {config.model}" if is_dense else "a BiT, a ResNet without tokens and dropout"
+        raise ValueError(f"{source} does not use {', '.join(refused)}, because it is {kind}. Leave it out.")
     include_top, pre_logits = changes.pop("include_top", True), changes.pop("pre_logits", None)
     pooling = changes.get("pooling", None if is_dense else config.pooling) if include_top else changes.get("pooling")
     if config.class_token_only and pooling != "token":
@@ -194,7 +194,7 @@ def _without_top(config: Config, changes: dict[str, Any], pre_logits: bool | Non
     """Changes that leave out all that comes after pooling, and by default pooling too; `classes` has no effect."""
     for option, value in {**changes, "pre_logits": pre_logits or None}.items():
         if option in ("class_names", "pre_logits", "classifier_activation") and value is not None:
-            raise ValueError(f"{option}={value!r} needs include_top=True; without the top there is no head.")
+            raise ValueError(f"{option}={value!r} needs include_top=True, because without the top there is no head.")
     changes = {"pooling": "none", **changes, "classes": None, "classifier_activation": None}
     if isinstance(config, ViTConfig):
         changes |= {"representation_size": None, "projection": None}
@@ -252,8 +252,8 @@ def changed_config(config: Config, changes: Mapping[str, Any]) -> Any:
         before, after = getattr(config, name), as_python(value)
         if name not in kept and after != before:
             raise ValueError(
-                f"{name} cannot change from {before!r} to {after!r}: it decides what the weights are. For new "
-                f"weights build another model: type(model)(model.config.replace({name}={after!r}))."
+                f"{name} cannot change from {before!r} to {after!r}, because the weights depend on it. For new "
+                f"weights, build another model: type(model)(model.config.replace({name}={after!r}))."
             )
     new = config.replace(**changes)
     if isinstance(config, ModelConfig):
@@ -262,14 +262,14 @@ def changed_config(config: Config, changes: Mapping[str, Any]) -> Any:
         check_tokens(config, new)
         if changes.get("classifier_activation") is not None and not new.classes:
             raise ValueError(
-                f"classifier_activation={new.classifier_activation!r} needs a head, but there is none. Pass "
-                "classes=... for a new one."
+                f"classifier_activation={new.classifier_activation!r} needs a head, but the model has none. Pass "
+                "classes= for a new head."
             )
         if new.classes and not config.classes and new.pooling == "none" and "pooling" not in changes:
             poolings = "'token', 'avg' or 'map'" if isinstance(new, ViTConfig) else "'avg'"
             raise ValueError(
-                "this model has no pooling, so that a head would classify every token. Pass "
-                f"model.with_config(classes={new.classes}, pooling=...), one of {poolings}, or 'none' to have that."
+                "The model has no pooling, so a head would classify every token. Call "
+                f"model.with_config(classes={new.classes}, pooling=...) with {poolings}, or 'none' for every token."
             )
     return new
 
@@ -278,20 +278,20 @@ def _check_folded(old: ModelConfig, new: ModelConfig) -> None:
     """Raises ValueError where standardised kernels or a normalising patch embedding would have to be changed back."""
     for name in _FOLDED:
         if getattr(old, name, False) and not getattr(new, name):
-            raise ValueError(f"{name} cannot become False: the kernels of this model were standardised permanently.")
+            raise ValueError(f"{name} cannot become False, because kernels were standardised permanently. Reload them.")
     if not (isinstance(old, ViTConfig) and isinstance(new, ViTConfig)):
         return
     if new.stem_folded and new.stem_epsilons != old.stem_epsilons:
         raise ValueError(
-            f"stem_epsilons cannot change from {old.stem_epsilons!r} to {new.stem_epsilons!r} once kernels are "
-            "standardised permanently. Change it first."
+            f"stem_epsilons cannot change from {old.stem_epsilons!r} to {new.stem_epsilons!r} after kernels were "
+            "standardised permanently. Change stem_epsilons first."
         )
     if old.preprocessing_folded:
         for name in changed_fields(old, new):
             if name in _PIXELS:
                 raise ValueError(
-                    f"{name} cannot change: the patch embedding normalises pixels permanently. Change the model "
-                    "that it was made from."
+                    f"{name} cannot change, because the patch embedding normalises pixels permanently. Change the "
+                    "model before optimize_for_inference."
                 )
     if new.preprocessing_folded and new.patch_size != old.patch_size:
         raise ValueError("patch_size cannot change together with preprocessing_folded. Change patch_size first.")
@@ -301,19 +301,19 @@ def _check_channels(old: ModelConfig, new: ModelConfig) -> None:
     """Raises ValueError for other channels than those of `old` unless it has three and no weights made permanently."""
     if new.channels == old.channels:
         return
-    words = f"channels cannot change from {old.channels} to {new.channels}"
+    change = f"channels cannot change from {old.channels} to {new.channels}"
     if old.channels != 3:
-        raise ValueError(f"{words}: the rule is for weights of red, green and blue. Change the model with these.")
+        raise ValueError(f"{change}, because only weights for RGB can be adapted. Change the model for RGB.")
     for name in (*_FOLDED, "preprocessing_folded"):
         if getattr(new, name, False):
-            raise ValueError(f"{words} with {name}=True: those weights are made permanently. Change channels first.")
+            raise ValueError(f"{change} with {name}=True, which changes weights permanently. Change channels first.")
 
 
 def check_tokens(old: ModelConfig, new: ModelConfig) -> None:
     """Raises ValueError where `old` is an MLP-Mixer, whose weights mix one grid of tokens, and `new` has another."""
     if getattr(old, "tokens_mlp_width", None) is not None and old.grid_size != new.grid_size:
         raise ValueError(
-            f"image_size cannot be {new.image_size}: the weights of this MLP-Mixer are for {old.grid_size[0]} x "
+            f"image_size cannot be {new.image_size}, because this MLP-Mixer mixes {old.grid_size[0]} x "
             f"{old.grid_size[1]} patches. Use image_size={old.image_size}."
         )
 
@@ -340,8 +340,8 @@ def layers_to_reinitialise(old: Config, new: Config, fresh: Collection[str] = ()
     if lost:
         values = ", ".join(f"{name}={getattr(new, name)!r}" for name in changed if causes[name] & {*lost})
         raise ValueError(
-            f"{values} needs new weights in {' and '.join(lost)}. model.with_config(..., "
-            f"fresh={sorted({*fresh, *lost})}) starts them again."
+            f"{values} needs new weights in {' and '.join(lost)}. To initialise them again, call "
+            f"model.with_config(..., fresh={sorted({*fresh, *lost})})."
         )
     return (needed | set(fresh)) - absent
 
@@ -524,13 +524,13 @@ def restore_training(model: keras.Model, adapters: Mapping[str, Any], frozen_wei
 
 
 def merge_lora(model: Any) -> Any:
-    """Returns a new model with the adapters added to the kernels, which computes the same; all weights train.
+    """Returns a new model with LoRA's adapters merged into the kernels, which computes the same.
 
     Args:
-        model: A model of this package with adapters; it is left as it is.
+        model: A model of this package with adapters. It is not changed.
 
     Returns:
-        The model, with every weight as it was before `add_lora`.
+        The new model, with the same weights as before `add_lora`, all of them trainable.
 
     Raises:
         ValueError: if the model has no adapters, or its kernels are quantized.
@@ -544,7 +544,7 @@ def merge_lora(model: Any) -> Any:
     """
     adapted = require_adapters(model)
     if any(layer.quantization_mode for layer in adapted.values()):
-        raise ValueError(f"The kernels of {model.name} are quantized, so adapters cannot be added to them.")
+        raise ValueError(f"The kernels of {model.name} are quantized. Merge adapters before quantizing.")
     config = {name: value for name, value in model.get_config().items() if name not in ("adapters", "frozen_weights")}
     with skip_initialization():
         merged = type(model).from_config({**config, "frozen": (), "trainable": True})
@@ -564,5 +564,5 @@ def require_adapters(model: keras.Model) -> dict[str, keras.layers.Layer]:
     """Returns `adapted_layers` of a model; ValueError if it has none."""
     adapted = adapted_layers(model)
     if not adapted:
-        raise ValueError(f"{model.name} has no adapters. add_lora(model, rank) adds some.")
+        raise ValueError(f"{model.name} has no adapters. Add them with keras_vit.training.add_lora(model, rank).")
     return adapted

@@ -41,15 +41,14 @@ def checked_class_names(names: Any, classes: int) -> tuple[str, ...] | None:
     if names is None:
         return None
     if isinstance(names, (str, bytes)) or not isinstance(names, Iterable):
-        raise TypeError(f"class_names must be a list of strings in the order of the classes, but got {names!r}.")
+        raise TypeError(f"class_names must be a list of strings in the order of the classes, but {names!r} was given.")
     names = tuple(names)
     for name in names:
         if not isinstance(name, str):
             raise TypeError(f"class_names must be strings, but {name!r} was given.")
         if not is_class_name(name):
             raise ValueError(
-                f"class_names must be single lines without control characters or space at the ends, but {name!r} "
-                "was given."
+                f"class_names must be lines without control characters or space at the ends, but {name!r} was given."
             )
     if len(names) != classes:
         raise ValueError(f"class_names must name each of the {classes} classes, but has {len(names)} names.")
@@ -99,7 +98,7 @@ class ModelConfig(Config):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ViTConfig(ModelConfig):
-    """The configuration of a `VisionTransformer`, which determines everything that the model computes.
+    """The configuration of a `VisionTransformer`: everything that determines what the model computes.
 
     Attributes:
         image_size: Height and width of the images in pixels; an integer for squares.
@@ -107,23 +106,24 @@ class ViTConfig(ModelConfig):
         width: D, the length of a token.
         depth: L, the number of Transformer blocks.
         heads: Attention heads per block; divides `width`.
-        mlp_width: Length of the MLP's hidden layer; of gate and value each in a SwiGLU.
+        mlp_width: Length of the MLP's hidden layer; in a SwiGLU, of the gate and the value each.
         channels: Channels of the images.
-        dynamic: Whether images of any size are taken, the position embeddings being resized in the graph.
+        dynamic: Whether the model takes images of any size, with position embeddings resized at run time.
 
-        stem_stages: Units of the stages of a hybrid's ResNet (section 3.1); () for its first convolution only; or None.
+        stem_stages: Units of the stages of a hybrid's ResNet (section 3.1); () for its first convolution only; None for
+            no ResNet.
         stem_width: Channels of the ResNet's first convolution.
-        stem_epsilons: What it adds where it divides: `"official"`, or `"timm"`, as timm computes the same weights.
-        stem_folded: Whether its kernels have been standardised permanently (see `VisionTransformer.folded`).
+        stem_epsilons: Epsilons of the ResNet's normalisations: `"official"`, or `"timm"`.
+        stem_folded: Whether the ResNet's kernels were standardised permanently (see `VisionTransformer.folded`).
 
-        patch_bias: Whether the projection of the patches has a bias; CLIP's has none.
+        patch_bias: Whether the projection of the patches has a bias (CLIP: no).
         class_token: Whether a class token stands before the patches.
         distillation_token: Whether a distillation token follows the class token (DeiT).
-        register_tokens: Number of register tokens between these and the patches.
+        register_tokens: Number of register tokens before the patches, after class and distillation token.
         position_embedding: `"learned"` for every token (vit_jax); `"learned_patches"` (big_vision);
             `"learned_without_registers"` (DINOv2); `"sincos2d"`: computed (see `layers.sincos2d`); `"none"`.
-        rotary_embedding: `"dinov3"`, `"eva02"` or `"pe"` turns queries and keys (see `layers.RotaryEmbedding`); None
-            for none.
+        rotary_embedding: Kind of rotary embedding: `"dinov3"`, `"eva02"` or `"pe"` (see `layers.RotaryEmbedding`); or
+            None.
         rotary_grid: Rows and columns of the reference grid of `"eva02"` and `"pe"`; None: positions count patches.
         interpolation: How position embeddings change size (see `keras_vit.interpolation`).
         pre_norm: Whether a layer normalisation comes before the blocks (CLIP).
@@ -133,28 +133,29 @@ class ViTConfig(ModelConfig):
         attention_bias: Which of queries, keys and values have a bias: `"all"`, `"no_key"`, `"none"`.
         attention_norm: Whether the concatenated heads are normalised before the output projection (EVA-02-CLIP).
         mlp: `"plain"`, `"swiglu"` (see `layers.SwiGLU`); `"plain_norm"` (BEiT-3), `"swiglu_norm"`: normalised inside.
-        gelu: `"tanh"`, as the official checkpoints were trained; `"exact"`, as timm and Hugging Face compute it;
-            `"quick"`, as OpenAI's CLIP. A SwiGLU has none.
-        layer_scale: First value of the factors at the end of both branches (`layers.LayerScale`); None for none.
+        gelu: `"tanh"`, as the official checkpoints were trained; `"exact"`, as in timm and Hugging Face; `"quick"`, as
+            in OpenAI's CLIP. Not used by a SwiGLU.
+        layer_scale: Initial value of LayerScale at the end of both branches (`layers.LayerScale`); None: no LayerScale.
         layer_norm_epsilon: Added to the variance by every layer normalisation.
-        dropout: Rate after the position embeddings, after attention and in the MLPs.
-        attention_dropout: Rate on the attention weights.
+        dropout: Dropout rate after the position embeddings, after attention and in the MLPs.
+        attention_dropout: Dropout rate of the attention weights.
         patch_drop: Share of each image's patches that is dropped in training (`layers.PatchDropout`).
-        drop_path: Stochastic depth of the last block; it grows linearly from 0 in the first (AugReg, section 3.3).
+        drop_path: Stochastic depth rate of the last block; it grows linearly from 0 in the first (AugReg, section 3.3).
         remat: Whether blocks are recomputed in the backward pass to save memory.
         class_token_only: Whether the last block computes only the tokens that the head reads (see
             `optimize_for_inference`).
 
-        final_norm: The last layer normalisation: `"tokens"`: of all; `"pooled"`: after pooling (`fc_norm`); `"none"`.
-        pooling: What becomes of the encoded tokens: `"token"` (the class token), `"token_dist"` (mean of class and
-            distillation token, timm's DeiT without a head), `"avg"` (mean of the patches), `"token_avg"` (the one,
-            then the other: 2 D numbers), `"map"` (attention pooling) or `"none"` (all of them go on).
+        final_norm: The last layer normalisation: `"tokens"` (of all tokens), `"pooled"` (after pooling, timm's
+            `fc_norm`) or `"none"`.
+        pooling: How tokens are pooled: `"token"` (the class token), `"token_dist"` (mean of class and distillation
+            token, timm's DeiT without a head), `"avg"` (mean of the patches), `"token_avg"` (class token and mean of
+            the patches, concatenated), `"map"` (attention pooling) or `"none"` (all tokens).
         map_prefix: Whether attention pooling also reads the tokens before the patches.
-        pooling_heads: Heads of the attention pooling; None for as many as `heads`. They divide `width`.
-        pooling_mlp_width: Length of the hidden layer of its MLP; None for `mlp_width`.
-        projection: Length of the linear layer after pooling (CLIP's image embedding); None for none.
-        projection_bias: Whether it has a bias.
-        representation_size: Length of the tanh layer before the head (`pre_logits`); None for none.
+        pooling_heads: Heads of the attention pooling; divides `width`. None: as many as `heads`.
+        pooling_mlp_width: Length of the hidden layer of the attention pooling's MLP; None: `mlp_width`.
+        projection: Length of the linear layer after pooling (CLIP's image embedding); None: no projection.
+        projection_bias: Whether the projection has a bias.
+        representation_size: Length of the tanh layer before the head (`pre_logits`); None: no such layer.
         unit_features: Whether the head's input is normalised to length 1 (zero-shot classifiers).
         classes: Outputs of the head; None for no head.
         distillation_head: Whether the distillation token has a second head; the logits are the mean of both.
@@ -163,16 +164,16 @@ class ViTConfig(ModelConfig):
 
         include_preprocessing: Whether the model takes pixels of 0..255 and normalises them itself.
         preprocessing_folded: Whether this normalisation is merged into the patch embedding.
-        pixel_mean: Mean to subtract from pixels of 0..1, for each channel; a number for all.
-        pixel_std: Standard deviation to divide by, likewise.
-        resize: How pictures are resized, as in `keras_vit.preprocessing.Pipeline`.
-        crop_ratio: Share of each side that the crop keeps, as there.
-        crop_rounding: Where the crop begins, as there.
-        filter: The resampling filter, as there.
-        trim: Rows and columns that are cut off at the end, as there; (0, 0) at another image size.
+        pixel_mean: Mean to subtract from pixels of 0..1: a number, or one for each channel.
+        pixel_std: Standard deviation to divide by: a number, or one for each channel.
+        resize: As in `keras_vit.preprocessing.Pipeline`, like the next four.
+        crop_ratio: Share of each side that the crop keeps.
+        crop_rounding: How half an odd margin is rounded.
+        filter: The resampling filter.
+        trim: Rows and columns that are cut off at the end; (0, 0) at another image size.
 
     Raises:
-        TypeError, ValueError: if a field makes no sense; the message says what was expected.
+        TypeError, ValueError: if a field is invalid, or fields do not fit each other.
 
     Examples:
         >>> config = keras_vit.ViTConfig(image_size=8, patch_size=4, width=8, depth=2, heads=2, mlp_width=16, classes=2)
@@ -284,11 +285,11 @@ class ViTConfig(ModelConfig):
         if width % heads:
             raise ValueError(f"heads must divide width, but {heads} heads and width {width} were given.")
         if self.position_embedding == "sincos2d" and (width % 4 or width < 8):
-            raise ValueError(f"position_embedding='sincos2d' needs a width of 8, 12, 16, ..., but got {width}.")
+            raise ValueError(f"position_embedding='sincos2d' needs a width of 8, 12, 16, ..., but {width} was given.")
         if self.rotary_embedding is not None and self.head_size % 4:
             raise ValueError(
-                f"rotary_embedding={self.rotary_embedding!r} needs heads of length 4, 8, 12, ..., but width "
-                f"{width} and {heads} heads make {self.head_size}."
+                f"rotary_embedding={self.rotary_embedding!r} needs a head size of 4, 8, 12, ..., but width={width} and "
+                f"heads={heads} give {self.head_size}."
             )
         if self.distillation_token:
             self._need("distillation_token", class_token=True)
@@ -305,7 +306,7 @@ class ViTConfig(ModelConfig):
     def _check_head(self) -> None:
         """Raises ValueError unless pooling, normalisation and heads fit each other and the tokens that there are."""
         if self.pooling == "token_avg" and self.final_norm == "pooled":
-            raise ValueError("final_norm='pooled' normalises D numbers, but pooling='token_avg' returns 2 D.")
+            raise ValueError("final_norm='pooled' cannot be used with pooling='token_avg'. Use final_norm='tokens'.")
         if self.pooling_heads is not None and self.width % self.pooling_heads:
             raise ValueError(
                 f"pooling_heads must divide width, but {self.pooling_heads} and width {self.width} were given."
@@ -337,7 +338,7 @@ class ViTConfig(ModelConfig):
 
     @property
     def stem_stride(self) -> int:
-        """Pixels along a side of the image for one cell of the map that is cut into patches; 1 without a ResNet."""
+        """Stride of the ResNet in pixels: image pixels along a side for one cell of its map; 1 without a ResNet."""
         # The first convolution and the pooling halve the image, and so does every stage but the first.
         return 1 if self.stem_stages is None else 4 * 2 ** max(len(self.stem_stages) - 1, 0)
 
@@ -363,12 +364,12 @@ class ViTConfig(ModelConfig):
 
     @functools.cached_property
     def pipeline(self) -> Pipeline:
-        """How pictures become what the model takes."""
+        """The preprocessing of the model: a `keras_vit.preprocessing.Pipeline`."""
         fields = {name: getattr(self, name) for name in ("resize", "crop_ratio", "crop_rounding", "filter", "trim")}
         return Pipeline(self.image_size, mean=self.pixel_mean, std=self.pixel_std, **fields)
 
     def image_size_of(self, grid_size: tuple[int, int]) -> tuple[int, int]:
-        """The image size, in pixels, that has a grid of patches."""
+        """Returns the image size in pixels, (height, width), for a grid of patches, (rows, columns)."""
         return tuple(n * patch * self.stem_stride for n, patch in zip(grid_size, self.patch_size, strict=True))
 
     @property
@@ -383,7 +384,7 @@ class ViTConfig(ModelConfig):
 
     @property
     def computed_tokens(self) -> int | None:
-        """How many tokens the last block computes: 1, or 2 with a distillation head; None for all."""
+        """Number of tokens that the last block computes: 1, or 2 with a distillation head; None for all tokens."""
         if not self.class_token_only:
             return None
         return 2 if self.distillation_head and self.classes else 1
@@ -405,18 +406,18 @@ class ViTConfig(ModelConfig):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BiTConfig(ModelConfig):
-    """The configuration of a `BiT` (Big Transfer, arXiv 1912.11370), which determines all that it computes.
+    """The configuration of a `BiT` (Big Transfer, arXiv 1912.11370): everything that determines what it computes.
 
     Attributes:
         image_size: Height and width of the images in pixels; an integer for squares. No weight depends on it.
-        stages: Units in each stage; every stage but the first halves the map.
+        stages: Units in each stage; every stage except the first halves the map.
         width: Channels of the first convolution: 64 times the factor in the paper's names (R50x3: 192).
         pooling: `"avg"` (mean over all positions of the last map) or `"none"` (the head reads every position).
-        pool_padding: What pads the map before max pooling: `"-inf"` (big_vision), `"zeros"` (the older `big_transfer`).
+        pool_padding: Padding before max pooling: `"-inf"` (big_vision) or `"zeros"` (the older `big_transfer`).
         folded: Whether the kernels are stored standardised (see `BiT.folded`). Further fields are as in `ViTConfig`.
 
     Raises:
-        TypeError, ValueError: if a field makes no sense; the message says what was expected.
+        TypeError, ValueError: if a field is invalid, or fields do not fit each other.
 
     Examples:
         >>> keras_vit.BiTConfig(image_size=32, stages=(3, 4, 6, 3), classes=10).features
@@ -442,14 +443,14 @@ class BiTConfig(ModelConfig):
         """Raises ValueError unless there are stages and 32 divides `width`, TypeError unless units are integers."""
         super()._check_together()
         if not self.stages or not isinstance(self.stages, tuple):
-            raise ValueError(f"stages must be the units of each stage, as (3, 4, 6, 3), but {self.stages!r} was given.")
+            raise ValueError(f"stages must be a tuple of units, such as (3, 4, 6, 3), but {self.stages!r} was given.")
         Several(Whole(1))("stages", self.stages)
         if self.width % 32:
-            raise ValueError(f"width must be a multiple of 32, the groups, but {self.width} was given.")
+            raise ValueError(f"width must be a multiple of 32, but {self.width} was given.")
 
     @functools.cached_property
     def pipeline(self) -> Pipeline:
-        """How pictures become what the model takes."""
+        """The preprocessing of the model: a `keras_vit.preprocessing.Pipeline`."""
         return Pipeline(self.image_size)
 
     @property
@@ -482,10 +483,10 @@ def _per_channel(name: str, value: Any, channels: int) -> tuple[float, ...]:
         raise ValueError(f"channels must be at most {MOST_CHANNELS:,}, but {channels:,} was given.")
     values = tuple(value) if isinstance(value, Iterable) else (value,)
     if not all(isinstance(n, numbers.Real) and not isinstance(n, bool) for n in values):
-        raise TypeError(f"{name} must be a number or one for each channel, but {value!r} was given.")
+        raise TypeError(f"{name} must be one number, or one for each channel, but {value!r} was given.")
     result = tuple(map(float, values[:1] * channels if len(set(values)) == 1 else values))
     if len(result) != channels:
-        raise ValueError(f"{name} must be a number or {channels}, one for each channel, but {value!r} was given.")
+        raise ValueError(f"{name} must be one number, or one for each of {channels} channels, but {value!r} was given.")
     return result
 
 
@@ -494,7 +495,7 @@ class TextConfig(Config):
     """The configuration of a `TextEncoder`.
 
     Attributes:
-        vocabulary: Rows of the table of tokens.
+        vocabulary: Number of token ids.
         context: Number of tokens of a text, with padding.
         width: D, the length of a token.
         depth: Number of Transformer blocks.
@@ -503,17 +504,17 @@ class TextConfig(Config):
         causal: Whether a token attends to itself and earlier ones only (CLIP).
         gelu: `"tanh"`, `"exact"` or `"quick"`, as in `ViTConfig`, or `"relu"` (TIPS).
         layer_norm_epsilon: Added to the variance by every layer normalisation.
-        pooling: Which token stands for the text: the `"last"` (SigLIP, LiT) or the `"first"` one; the first of the
-            largest id (`"largest_id"`, CLIP); the first that is `end_id` (`"end_id"`); `"mean"`: the mean of those that
-            are not padding (TIPS); `"map"`: attention pooling.
+        pooling: How tokens are pooled: `"last"` (SigLIP, LiT) or `"first"` token; `"largest_id"`: the first token with
+            the largest id (CLIP); `"end_id"`: the first token with `end_id`; `"mean"`: the mean of all tokens except
+            padding (TIPS); `"map"`: attention pooling.
         position_embedding: `"learned"`, or `"sincos"`: computed, added to `sqrt(width)` times the token (TIPS).
-        pad_id: The id of padding that neither attention nor the mean sees (TIPS); None: padding counts as other tokens.
+        pad_id: The id of padding, which attention and the mean ignore (TIPS); None: padding is read like other tokens.
         end_id: The id of the token that ends a text; only with pooling `"end_id"`.
-        projection: Length of the text's embedding; None for the pooled token itself.
+        projection: Length of the text's embedding; None: no projection of the pooled token.
         projection_bias: Whether the projection has a bias (SigLIP).
 
     Raises:
-        TypeError, ValueError: if a field makes no sense.
+        TypeError, ValueError: if a field is invalid, or fields do not fit each other.
 
     Examples:
         >>> keras_vit.TextConfig(vocabulary=10, context=4, width=8, depth=1, heads=2, mlp_width=16).pooling
@@ -547,8 +548,8 @@ class TextConfig(Config):
         """Raises ValueError unless padding, ids, heads, pooling and projection fit each other."""
         if self.pad_id is not None and (self.causal or self.pooling == "map"):
             raise ValueError(
-                f"pad_id={self.pad_id} is for a tower with causal=False: a causal one needs no such mask, and "
-                "pooling='map' reads all tokens. Use pad_id=None."
+                f"pad_id={self.pad_id} needs causal=False and a pooling other than 'map', but causal={self.causal} and "
+                f"pooling={self.pooling!r} were given. Use pad_id=None."
             )
         for name, value in (("pad_id", self.pad_id), ("end_id", self.end_id)):
             if (value or 0) >= self.vocabulary:

@@ -63,13 +63,13 @@ class _Untracked:
 
 
 class DenseModel(ImageModel):
-    """A functional model on the layers of a `VisionTransformer`: a function of one `DenseConfig`.
+    """The base of models for segmentation, detection and depth, made of a `VisionTransformer` and a head.
 
-    It saves, trains, freezes, quantizes and takes LoRA as models of images do. Subclasses set `config_type`,
-    `default_name`, and `outputs_of`, a function from the config, the backbone and a dtype policy to the outputs.
+    Subclasses set `config_type`, `default_name`, and `outputs_of`, a function from the config, the backbone and a dtype
+    policy to the outputs.
 
     Args:
-        config: What to build.
+        config: The configuration of the model.
         input_tensor: As in `VisionTransformer`.
         name: Name of the model.
         dtype: Dtype policy of all layers; None for Keras's global one.
@@ -92,11 +92,6 @@ class DenseModel(ImageModel):
         dtype: Any = None,
         trainable: bool = True,
     ) -> None:
-        """Builds the backbone and the head on it.
-
-        Raises TypeError for a config of another model; ValueError for an `input_tensor` that does not fit, an unknown
-        dtype, and where Keras is set to channels first.
-        """
         if not isinstance(config, self.config_type):
             raise TypeError(f"config must be a {self.config_type.__name__}, but {type(config).__name__} was given.")
         policy = keras.dtype_policies.get(dtype)
@@ -114,12 +109,12 @@ class DenseModel(ImageModel):
 
     @property
     def backbone(self) -> VisionTransformer:
-        """The Vision Transformer of the same layers: what changes its weights changes this model, too."""
+        """The `VisionTransformer` under the head; it shares its weights with this model."""
         return self._shared.model
 
     def optimize_for_inference(self, *, verbose: bool = True) -> Self:
-        """Raises ValueError: a dense model needs all tokens for its output, and computes no more."""
-        raise ValueError(f"{self.name} needs all tokens for its output: no computation can be left out.")
+        """Raises ValueError, because these models need all tokens, so that no computation can be left out."""
+        raise ValueError(f"{self.name} needs all tokens for its output, so it cannot be optimized. Use it as it is.")
 
 
 def _features(maps: list[Any], policy: Any) -> Any:
@@ -131,7 +126,7 @@ def _features(maps: list[Any], policy: Any) -> Any:
 
 
 def linear_segmenter(config: LinearSegmenterConfig, backbone: VisionTransformer, policy: Any) -> Any:
-    """Returns logits `(batch, rows, columns, classes)`: batch normalisation and a matrix, for each patch by itself."""
+    """Builds the linear head on the backbone: batch normalisation and a linear layer, applied to each patch."""
     # With `zero_shot` cosines of the classes' vectors and the values of the last block.
     if config.zero_shot:
         return _cosines(config, backbone, policy)
@@ -157,11 +152,11 @@ def _cosines(config: LinearSegmenterConfig, backbone: VisionTransformer, policy:
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class LinearSegmenter(DenseModel):
-    """A linear head on the patch tokens of a plain Vision Transformer, as DINOv2 and DINOv3 are measured with.
+    """Semantic segmentation by a linear head on the patch tokens of a Vision Transformer, as DINOv2 is evaluated.
 
-    It takes images and returns logits `(batch, rows, columns, classes)` on the grid of patches. Pictures of any size
-    become maps of classes with `keras_vit.segmentation.segment`. It takes the arguments of `VisionTransformer`. Raises
-    TypeError for another config; ValueError for an `input_tensor` or, at call time, images that do not fit.
+    It takes images and returns logits `(batch, rows, columns, classes)` on the grid of patches. For pictures of any
+    size, use `keras_vit.segmentation.segment`. Made from a `LinearSegmenterConfig`; other arguments and errors are as
+    in `VisionTransformer`.
 
     Source: `BNHead` in DINOv2's `eval/segmentation`, `LinearHead` in DINOv3's.
 
@@ -180,7 +175,7 @@ class LinearSegmenter(DenseModel):
 
 
 def dpt(config: DPTConfig, backbone: VisionTransformer, policy: Any) -> Any:
-    """Returns symbolic depth `(batch, height, width)` of four blocks: reassemble, fuse, three convolutions."""
+    """Builds DPT's depth head on the outputs of four blocks; returns symbolic depth `(batch, height, width)`."""
     is_dinov2, width = config.design == "dinov2", config.fusion_width
     maps = []
     for i, x in enumerate(_maps(config, backbone, policy, with_class_token=is_dinov2)):
@@ -206,7 +201,7 @@ def dpt(config: DPTConfig, backbone: VisionTransformer, policy: Any) -> Any:
 
 
 def linear_depth(config: LinearDepthConfig, backbone: VisionTransformer, policy: Any) -> Any:
-    """Returns symbolic depth `(batch, 4 * rows, 4 * columns)`, a mean of bins, of patch and class tokens of blocks."""
+    """Builds the linear depth head; returns symbolic depth `(batch, 4 * rows, 4 * columns)`, a mean of bins."""
     x = _features(_maps(config, backbone, policy, with_class_token=True), policy)
     return DepthBins(config.min_depth, config.max_depth, config.bins, dtype=policy, name="depth_bins")(x)
 
@@ -222,12 +217,11 @@ def _maps(config: DepthConfig, backbone: VisionTransformer, policy: Any, with_cl
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class DPT(DenseModel):
-    """Depth by the head of DPT on a plain Vision Transformer, as Depth Anything V1 and V2 and DINOv2 have it.
+    """Depth estimation by DPT's head on a Vision Transformer, as in Depth Anything V1 and V2 and DINOv2.
 
-    It takes images and returns depth `(batch, height, width)`, float32 or better: of Depth Anything as many pixels as
-    the image has, of DINOv2 32 for two patches, rounded up. `keras_vit.depth.estimate` goes from a picture of any size
-    to its depth. It takes the arguments of `VisionTransformer`. Raises TypeError for another config; ValueError for an
-    `input_tensor` or, at call time, images that do not fit.
+    It takes images and returns depth `(batch, height, width)`, float32 or better, with as many pixels as the image
+    (Depth Anything) or 32 for two patches, rounded up (DINOv2). For pictures of any size, use
+    `keras_vit.depth.estimate`. Made from a `DPTConfig`; other arguments and errors are as in `VisionTransformer`.
 
     Source: DPT (arXiv 2103.13413), `depth_anything_v2/dpt.py` of Depth Anything V2, `dpt_head.py` of DINOv2.
 
@@ -244,12 +238,11 @@ class DPT(DenseModel):
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class LinearDepth(DenseModel):
-    """Depth by a linear head with bins on a plain Vision Transformer, as DINOv2 has it.
+    """Depth estimation by a linear head with bins on a Vision Transformer, as in DINOv2.
 
-    It takes images and returns depth in metres `(batch, 4 * rows, 4 * columns)`, float32 or better, on the grid of
-    patches. `keras_vit.depth.estimate` goes from a picture of any size to its depth. It takes the arguments of
-    `VisionTransformer`. Raises TypeError for another config; ValueError for an `input_tensor` or, at call time, images
-    that do not fit.
+    It takes images and returns depth in metres `(batch, 4 * rows, 4 * columns)`, float32 or better, for a grid of rows
+    and columns of patches. For pictures of any size, use `keras_vit.depth.estimate`. Made from a `LinearDepthConfig`;
+    other arguments and errors are as in `VisionTransformer`.
 
     Source: DINOv2 (arXiv 2304.07193, section 7.4), `linear_head.py` of its depth heads.
 
@@ -268,7 +261,7 @@ class LinearDepth(DenseModel):
 
 
 def detector(config: DetectorConfig, backbone: VisionTransformer, policy: Any) -> dict[str, Any]:
-    """Returns the symbolic `logits`, `boxes` and, where there is such a head, `objectness` of all patches."""
+    """Builds the heads of a detector; returns symbolic `logits`, `boxes` and, for an OWLv2, `objectness`."""
     vit = config.backbone
     head = DetectionHead(
         config.classes,
@@ -287,13 +280,12 @@ def detector(config: DetectorConfig, backbone: VisionTransformer, policy: Any) -
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class Detector(DenseModel):
-    """Boxes and classes of the patches of a plain Vision Transformer, as OWL-ViT and OWLv2 have them.
+    """Object detection with a box for each patch of a Vision Transformer, as in OWL-ViT and OWLv2.
 
-    It takes images and returns a dictionary: `"logits"` `(batch, P, classes)`, of which each is a sigmoid's, `"boxes"`
-    `(batch, P, 4)`, centre and size in 0..1 of the image, and of an OWLv2 `"objectness"` `(batch, P)`. Pictures of any
-    size become boxes in pixels with `keras_vit.detection.detect`. There are no gathers and no suppression in it, so it
-    exports as other models do. It takes the arguments of `VisionTransformer`. Raises TypeError for another config;
-    ValueError for an `input_tensor` or, at call time, images that do not fit.
+    It takes images and returns a dict for the P patches: `"logits"` `(batch, P, classes)`, before a sigmoid; `"boxes"`
+    `(batch, P, 4)`, centre and size as shares of the image; for an OWLv2 also `"objectness"` `(batch, P)`. For pictures
+    of any size and boxes in pixels, use `keras_vit.detection.detect`. Made from a `DetectorConfig`; other arguments and
+    errors are as in `VisionTransformer`.
 
     Examples:
         >>> config = keras_vit.DetectorConfig(backbone=eomt_config.backbone, classes=3, embedding=8)
@@ -306,9 +298,9 @@ class Detector(DenseModel):
     outputs_of = staticmethod(detector)
 
     def preprocess(self, images: Any) -> Any:
-        """Returns pictures as this model takes them: float32 `(batch, height, width, channels)`.
+        """Preprocesses pictures for this model: float32 `(batch, height, width, channels)`.
 
-        Arguments and errors are those of `ImageModel.preprocess`; `config.pictures` says how pictures get their size.
+        Arguments and errors are as in `VisionTransformer.preprocess`; `config.pictures` decides how to resize.
         """
         config, pipeline = self.config, self.config.pipeline
         several = isinstance(images, (list, tuple)) or (hasattr(images, "shape") and len(images.shape) == 4)
@@ -321,7 +313,7 @@ class Detector(DenseModel):
 
 
 def eomt(config: EoMTConfig, backbone: VisionTransformer, policy: Any) -> dict[str, Any]:
-    """Returns the symbolic logits of `classes` and `masks` of the queries (EoMT's `models/eomt.py`)."""
+    """Builds the queries and heads of an EoMT (`models/eomt.py`); returns symbolic logits of `classes` and `masks`."""
     depth = config.backbone.depth
     first = depth - config.query_blocks
     # The input of a block is the tokens, or a list of the tokens and the rotation of rotary embeddings.
@@ -364,13 +356,12 @@ def read_queries(
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class EoMT(DenseModel):
-    """An EoMT (arXiv 2503.19108) as a functional Keras model: a function of one `EoMTConfig`.
+    """Semantic, panoptic or instance segmentation by an EoMT (arXiv 2503.19108), a Vision Transformer with queries.
 
-    It takes images `(batch, *image_size, channels)` and returns a dictionary of logits: `"classes"`
-    `(batch, queries, classes + 1)`, the last of which is "no object", and `"masks"` `(batch, queries, rows, columns)`.
-    Pictures of any size become segments with `keras_vit.segmentation.segment`. Logits are float32 or better. It takes
-    the arguments of `VisionTransformer`. Raises TypeError for another config; ValueError for an `input_tensor` or, at
-    call time, images that do not fit.
+    It takes images `(batch, *image_size, channels)` and returns a dict of logits, float32 or better: `"classes"`
+    `(batch, queries, classes + 1)`, whose last class is "no object", and `"masks"` `(batch, queries, rows, columns)`.
+    For pictures of any size, use `keras_vit.segmentation.segment`. Made from an `EoMTConfig`; other arguments and
+    errors are as in `VisionTransformer`.
 
     Examples:
         >>> {name: tuple(logits.shape) for name, logits in keras_vit.EoMT(eomt_config)(small_images).items()}
@@ -389,23 +380,22 @@ class EoMT(DenseModel):
         rope_scale: Any = None,
         training: bool | None = True,
     ) -> list[dict[str, Any]]:
-        """Returns the logits of classes and masks before each block with queries and after the last one, for training.
+        """Returns the logits before each block with queries and after the last one, with masked attention.
 
-        In each of these blocks, a query sees of the patches only those that lie in its mask of the logits before it
-        (masked attention); of an empty mask none. Everything else sees everything.
+        With masked attention, a query reads only the patches inside its own mask, which is predicted before the block.
 
         Args:
             images: `(batch, *image_size, channels)`.
-            mask_probability: How likely this is for a query, a number, or one for each block `(query_blocks,)`, also
-                for each image `(batch, query_blocks)`. Other queries see all patches.
-            draws: Uniform numbers `(query_blocks, batch, queries)`: a query sees all patches where its number is above
-                the probability. Needed unless probabilities are one or one for each block, all of them 0 or 1.
-            rope_scale: What rotary coordinates are multiplied by, a scalar; None for 1.
+            mask_probability: Probability of masked attention for a query: a number, one for each block
+                `(query_blocks,)`, or one for each image and block `(batch, query_blocks)`.
+            draws: Uniform random numbers `(query_blocks, batch, queries)`: a query is not masked if its number is above
+                the probability. Needed unless probabilities are numbers or one for each block, all of them 0 or 1.
+            rope_scale: Factor of the rotary coordinates, a scalar; None for 1.
             training: As in a call of the model.
 
         Returns:
-            `query_blocks + 1` dictionaries as a call returns them, `"classes"` and `"masks"`, in the order of the
-            blocks. With `mask_probability=0` the last is that of a call.
+            A list of `query_blocks + 1` dicts with `"classes"` and `"masks"`, as a call of the model returns them, in
+            the order of the blocks. With `mask_probability=0` the last one is the result of a call.
 
         Raises:
             ValueError: if `draws` is needed and None, the number of probabilities is not the number of blocks, one is
@@ -450,15 +440,15 @@ def _probabilities(values: Any, blocks: int, draws: Any) -> list[Any]:
     if isinstance(values, (numbers.Real, list, tuple, np.ndarray)) and np.ndim(values) < 2:
         given = np.asarray(values, "float32").reshape(-1).tolist() * (blocks if np.ndim(values) == 0 else 1)
         if len(given) != blocks or not all(0 <= p <= 1 for p in given):
-            raise ValueError(f"mask_probability must be from 0 to 1, one or {blocks} of them, but got {values!r}.")
+            raise ValueError(f"mask_probability must be one or {blocks} numbers from 0 to 1, but {values!r} was given.")
         if draws is None and any(0 < p < 1 for p in given):
-            raise ValueError(f"mask_probability={values!r} needs draws, uniform (query_blocks, batch, queries).")
+            raise ValueError(f"mask_probability={values!r} needs draws: pass uniform (query_blocks, batch, queries).")
         return [p if p > 0 else None for p in given]
     if draws is None:
-        raise ValueError("mask_probability for each image needs draws, uniform (query_blocks, batch, queries).")
+        raise ValueError("mask_probability for each image needs draws: pass uniform (query_blocks, batch, queries).")
     values = ops.convert_to_tensor(values)
     if values.shape[-1] != blocks:
-        raise ValueError(f"mask_probability must end with an axis of {blocks}, but has the shape {values.shape}.")
+        raise ValueError(f"mask_probability must have the shape (batch, {blocks}), but has {tuple(values.shape)}.")
     return [values[..., i, None] for i in range(blocks)]
 
 

@@ -54,7 +54,7 @@ class DenseConfig(Config):
         for name, value in WITHOUT_TOP.items():
             given = getattr(self.backbone, name)
             if given != value:
-                raise ValueError(f"backbone must have {name}={value!r}, but has {given!r}: the head reads its tokens.")
+                raise ValueError(f"backbone must have {name}={value!r}, but has {given!r}. Change it by replace().")
         OneOf(self.FINAL_NORMS)("backbone.final_norm", self.backbone.final_norm)
 
     def _check_blocks(self, blocks: tuple[int, ...]) -> None:
@@ -89,15 +89,15 @@ class EoMTConfig(NamedClasses):
         backbone: The Vision Transformer, for images of one size: pooling `"none"`, no classes.
         classes: K, the number of classes, without "no object".
         class_names: Names of the classes, in order; None if they are unknown.
-        queries: Q, the number of queries, each of which predicts a mask and the class of what it shows.
-        query_blocks: How many of the last blocks see the queries.
-        upscale_blocks: How often the map of patches is doubled before the masks are read from it.
-        activation: Of mask head and upscaling: `"exact"`, `"tanh"`, `"quick"` (GELUs), `"silu"` or `"relu"`.
-        pictures: Whose rules prepare pictures and read outputs: `"eomt_authors"` or `"eomt_transformers"`.
-        task: `"semantic"`, `"panoptic"` or `"instance"`, where the file says it; None where the user chooses.
+        queries: Q, the number of queries; each predicts a mask and its class.
+        query_blocks: Number of the last blocks that process the queries.
+        upscale_blocks: How often the map of patches is doubled before masks are predicted.
+        activation: Activation of mask head and upscaling: `"exact"`, `"tanh"`, `"quick"` (GELUs), `"silu"`, `"relu"`.
+        pictures: Pre- and postprocessing: as `"eomt_authors"` or as `"eomt_transformers"`.
+        task: `"semantic"`, `"panoptic"` or `"instance"`, if the file says it; None: the user chooses.
 
     Raises:
-        TypeError, ValueError: if a field makes no sense.
+        TypeError, ValueError: if a field is invalid, or fields do not fit each other.
 
     Examples:
         >>> eomt_config.replace(task="panoptic").task
@@ -123,7 +123,7 @@ class EoMTConfig(NamedClasses):
                 f"{self.query_blocks} was given."
             )
         if self.backbone.dynamic:
-            raise ValueError("backbone must have dynamic=False: an EoMT was trained for images of one size.")
+            raise ValueError("backbone must have dynamic=False for an EoMT, but has dynamic=True.")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -134,20 +134,19 @@ class LinearSegmenterConfig(NamedClasses):
         backbone: The Vision Transformer that the head reads: pooling `"none"`, no classes.
         classes: K, the number of classes.
         class_names: Names of the classes, in order; None if they are unknown.
-        blocks: Numbers of the blocks whose patch tokens are read, from 0; the last block is the last of them. All of
-            them take the final norm.
-        dropout: Rate at which whole channels are left out while the head trains: 0.1 in DINOv3.
-        pictures: Whose rules bring a picture to `short_side` and read answers: `"dinov2"` (OpenCV, no antialiasing),
-            `"dinov3"` (Pillow), `"tips_slide"` (Pillow; shares of classes in each crop are averaged) or `"tips_whole"`
-            (the same without crops).
+        blocks: Numbers of the blocks whose patch tokens are read, from 0, ending with the last block. The final norm is
+            applied to each of them.
+        dropout: Dropout rate of whole channels while the head trains (DINOv3: 0.1).
+        pictures: Pre- and postprocessing: `"dinov2"` (OpenCV, no antialiasing), `"dinov3"` (Pillow), `"tips_slide"`
+            (Pillow; probabilities of overlapping crops are averaged) or `"tips_whole"` (without crops).
         short_side: Pixels of the shorter side of a picture before it is cut into crops.
-        crop_size: Height and width of the crops in pixels; they are padded to whole patches.
+        crop_size: Height and width of the crops in pixels; crops are padded to whole patches.
         stride: Pixels from one crop to the next.
         zero_shot: Whether classes are text embeddings, and logits their cosines with patch features from a last block
             in which each token attends to itself only (MaskCLIP, arXiv 2112.01071; TIPS).
 
     Raises:
-        TypeError, ValueError: if a field makes no sense.
+        TypeError, ValueError: if a field is invalid, or fields do not fit each other.
 
     Examples:
         >>> keras_vit.LinearSegmenterConfig(backbone=backbone, classes=3, blocks=(3,), stride=256).stride
@@ -175,11 +174,10 @@ class LinearSegmenterConfig(NamedClasses):
                 f"dropout={self.dropout} were given."
             )
         if self.zero_shot and self.backbone.tokens_mlp_width is not None:
-            raise ValueError("zero_shot=True reads values of attention, but the backbone is an MLP-Mixer, without any.")
+            raise ValueError("zero_shot=True needs a backbone with attention, but an MLP-Mixer was given.")
         if any(step > side for step, side in zip(self.stride, self.crop_size, strict=True)):
             raise ValueError(
-                f"stride must be at most crop_size, or places would be left out, but stride={self.stride} and "
-                f"crop_size={self.crop_size} were given."
+                f"stride must be at most crop_size, but stride={self.stride} and crop_size={self.crop_size} were given."
             )
 
 
@@ -191,16 +189,16 @@ class DetectorConfig(NamedClasses):
         backbone: The Vision Transformer that the heads read: pooling `"none"`, no classes, images of one size.
         classes: C, the number of classes.
         class_names: Names of the classes, in order; None if they are unknown.
-        embedding: E, the length of the vector that a patch and a class have.
-        objectness: Whether there is a head that says how likely a patch has an object (OWLv2).
-        activation: Of the heads of boxes and objectness: `"exact"` (transformers), `"tanh"` (Scenic) or another.
-        head_epsilon: Of the normalisation before the heads: 1e-5 (transformers) or 1e-6 (Scenic).
-        pictures: Whose rules bring a picture to the size of the model, and boxes back to the picture: `"owlvit"`
-            (squashed, transformers' OWL-ViT), `"owlv2"` (black below or beside it, transformers' OWLv2) or `"scenic"`
-            (grey below or beside it, as in Scenic's notebook).
+        embedding: E, the length of the embeddings of patches and classes.
+        objectness: Whether there is a head for the probability that a patch shows an object (OWLv2).
+        activation: Activation of the heads of boxes and objectness: `"exact"` (transformers), `"tanh"` (Scenic) or as
+            in `EoMTConfig`.
+        head_epsilon: Epsilon of the normalisation before the heads: 1e-5 (transformers) or 1e-6 (Scenic).
+        pictures: How pictures are resized: `"owlvit"` (squashed, as transformers' OWL-ViT), `"owlv2"` (padded with
+            black, as transformers' OWLv2) or `"scenic"` (padded with grey, as Scenic's notebook).
 
     Raises:
-        TypeError, ValueError: if a field makes no sense.
+        TypeError, ValueError: if a field is invalid, or fields do not fit each other.
 
     Examples:
         >>> keras_vit.DetectorConfig(backbone=eomt_config.backbone, classes=3, embedding=8).objectness
@@ -220,7 +218,7 @@ class DetectorConfig(NamedClasses):
         """Raises ValueError for a backbone with a head, pooling, another final norm or a free image size."""
         super()._check_together()
         if self.backbone.dynamic:
-            raise ValueError("backbone must have dynamic=False: boxes depend on the grid of patches.")
+            raise ValueError("backbone must have dynamic=False for a Detector, but has dynamic=True.")
 
 
 # Depth
@@ -249,7 +247,7 @@ class DepthConfig(DenseConfig):
         self._check_blocks(self.blocks)
         if not 0 <= self.min_depth < self.max_depth:
             raise ValueError(
-                f"0 <= min_depth < max_depth is needed, but min_depth={self.min_depth!r} and "
+                f"min_depth must be at least 0 and below max_depth, but min_depth={self.min_depth!r} and "
                 f"max_depth={self.max_depth!r} were given."
             )
 
@@ -259,26 +257,24 @@ class DPTConfig(DepthConfig):
     """The configuration of a `DPT` (arXiv 2103.13413; Depth Anything, arXiv 2406.09414; DINOv2).
 
     Attributes:
-        backbone: The Vision Transformer that the head reads: pooling `"none"`, no classes; final norm `"tokens"` where
-            what is read is normalised, else `"none"`.
-        blocks: Numbers of the blocks whose tokens are read, from 0; the last block is the last of them.
+        backbone: The Vision Transformer that the head reads: pooling `"none"`, no classes; final norm `"tokens"` if the
+            tokens that are read are normalised, otherwise `"none"`.
+        blocks: Numbers of the blocks whose tokens are read, from 0, ending with the last block.
         min_depth: The least depth in metres.
-        max_depth: The largest depth in metres; 1 where depth has no unit.
+        max_depth: The largest depth in metres; 1 if depth has no unit.
         metric: Whether depth is in metres; otherwise it is inverse depth, up to scale and shift.
-        pictures: Whose rules prepare pictures: `"depth_anything"` (its authors'), `"depth_anything_transformers"` or
-            `"dinov2"`.
-        picture_size: Height and width in pixels that pictures are brought near to; no effect for `"dinov2"`.
-        design: `"depth_anything"`: the output has as many pixels as the image; or `"dinov2"`: the class token is read
-            as well, the output has 32 pixels for two patches.
+        pictures: Preprocessing: as `"depth_anything"` (its authors), `"depth_anything_transformers"` or `"dinov2"`.
+        picture_size: Approximate height and width in pixels that pictures are resized to; not used by `"dinov2"`.
+        design: `"depth_anything"`: the output has as many pixels as the image. `"dinov2"`: the class token is read as
+            well, and the output has 32 pixels for two patches.
         widths: Channels of the four maps, the shallowest first.
-        fusion_width: Channels where they are fused; even.
+        fusion_width: Channels of the fused maps; even.
         head_width: Channels before the last convolution.
 
-    In the design of Depth Anything, metres are a sigmoid times `max_depth`, and inverse depth is a ReLU times
-    `max_depth`, which is 1.
+    With `"depth_anything"`, metres are a sigmoid times `max_depth`, and inverse depth is a ReLU.
 
     Raises:
-        TypeError, ValueError: if a field makes no sense.
+        TypeError, ValueError: if a field is invalid, or fields do not fit each other.
 
     Examples:
         >>> keras_vit.DPTConfig(backbone=backbone, blocks=(0, 1, 2, 3), max_depth=1.0, metric=False).metric
@@ -299,7 +295,7 @@ class DPTConfig(DepthConfig):
         if self.fusion_width % 2:
             raise ValueError(f"fusion_width must be even, but {self.fusion_width} was given.")
         if self.design == "dinov2" and not (self.metric and self.backbone.class_token):
-            raise ValueError("design='dinov2' reads a class token of the backbone and predicts metres: metric=True.")
+            raise ValueError("design='dinov2' needs metric=True and a backbone with class_token=True.")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -307,11 +303,11 @@ class LinearDepthConfig(DepthConfig):
     """The configuration of a `LinearDepth` (DINOv2, arXiv 2304.07193, section 7.4).
 
     Attributes:
-        bins: Number of depths between `min_depth` and `max_depth` that are weighted. All others are those of
+        bins: Number of depths between `min_depth` and `max_depth` that are weighted. Other fields are as in
             `DPTConfig`.
 
     Raises:
-        TypeError, ValueError: if a field makes no sense.
+        TypeError, ValueError: if a field is invalid, or fields do not fit each other.
 
     Examples:
         >>> keras_vit.LinearDepthConfig(backbone=backbone, blocks=(3,)).max_depth
@@ -326,4 +322,4 @@ class LinearDepthConfig(DepthConfig):
         """Raises ValueError unless the backbone has a class token and depth is in metres."""
         super()._check_together()
         if not (self.metric and self.backbone.class_token):
-            raise ValueError("A linear depth head reads the backbone's class token and predicts metres: metric=True.")
+            raise ValueError("A linear depth head needs metric=True and a backbone with class_token=True.")

@@ -40,7 +40,7 @@ _BLOCK = re.compile(r"block_(-?\d+)(?:/(.+))?")
 
 
 def feature_names(model: VisionTransformer | BiT) -> tuple[str, ...]:
-    """Returns the names of all results that `feature_extractor` can return for a model, in the order of computing.
+    """Returns the names of all intermediate results that `feature_extractor` can return, in the order of computing.
 
     Args:
         model: A `VisionTransformer`, or a `BiT`.
@@ -49,7 +49,7 @@ def feature_names(model: VisionTransformer | BiT) -> tuple[str, ...]:
         Names such as `"block_0/attention"`.
 
     Raises:
-        TypeError: if `model` is neither.
+        TypeError: if `model` is of another type.
 
     Examples:
         >>> keras_vit.feature_names(small)[:3]
@@ -66,12 +66,12 @@ def feature_extractor(model: VisionTransformer | BiT, features: Sequence[str], l
         features: Names from `feature_names(model)`:
 
             - `"block_0"`, `"block_1"`, ... or from the end `"block_-1"`, ...: the output of a block, `(batch, tokens,
-              D)`; with `/attention`, `/+attention`, `/mlp` what attention adds, the sum, and what the MLP adds; with
-              `/attention_weights` `(batch, heads, tokens, tokens)`, float32 or better.
+              D)`. With `/attention` the output of attention, with `/+attention` its sum with the input, with `/mlp` the
+              output of the MLP, with `/attention_weights` `(batch, heads, tokens, tokens)`, float32 or better.
             - `"stem"`, `"embedded"`, `"before_norm"`, `"encoded"`, `"pooled"`, `"logits"`, `"predictions"`: see
-              `FEATURES`; for a `BiT` `BIT_FEATURES`. What transformers calls `last_hidden_state` is `"encoded"`, of a
-              CLIP `"before_norm"`. `"pre_logits"` is what the head is applied to, `"logits_2d"` what it says of every
-              patch by itself, `(batch, rows, columns, classes)`, as in big_vision.
+              `FEATURES` and, for a `BiT`, `BIT_FEATURES`. The `last_hidden_state` of transformers is `"encoded"`, for
+              CLIP `"before_norm"`. `"pre_logits"` is the input of the head. `"logits_2d"` is the head applied to every
+              patch, `(batch, rows, columns, classes)`, as in big_vision.
             - for a `BiT` and for hybrids `"stage_1"` to the last stage of the ResNet, and single units such as
               `"block1_unit1"`: `(batch, rows, columns, channels)`; for hybrids also `"root"`.
         layout: `"tokens"`: sequences stay `(batch, tokens, D)`. `"map"`: they become `(batch, rows, columns, D)`,
@@ -79,13 +79,13 @@ def feature_extractor(model: VisionTransformer | BiT, features: Sequence[str], l
             attention weights are the same in both.
 
     Returns:
-        A functional model; its output is a dictionary from each name, as it was given, to its tensor. Its `config` is
-        that of `model`, which says what images it takes; a file does not keep that.
+        A functional Keras model whose output is a dict from each given name to its tensor. Its attribute `config` is
+        the config of `model`, which is not saved with it.
 
     Raises:
-        TypeError: if `model` is neither.
-        ValueError: if `features` is a string, empty or names a result that the model does not have (the message lists
-            those that it has), or for another `layout`.
+        TypeError: if `model` is of another type.
+        ValueError: if `features` is a string, empty, or has a name that the model does not have (the message lists the
+            names), or `layout` is unknown.
 
     Examples:
         >>> extractor = keras_vit.feature_extractor(model, ["block_-1", "pre_logits"], layout="map")
@@ -102,8 +102,8 @@ def feature_extractor(model: VisionTransformer | BiT, features: Sequence[str], l
         if "block_0" in table:
             message += f" A block also has {', '.join(f'block_0{name}' for name in inner)}."
         if model.config.class_token_only:
-            message += f" {model.name} was optimized for inference: its last block does not compute all tokens."
-            message += " Those has model.with_config(class_token_only=False)."
+            message += f" {model.name} was optimized for inference, so its last block does not compute all tokens."
+            message += " Use model.with_config(class_token_only=False)."
         raise ValueError(message)
     tensors = _tensors(model, {name: table[name] for name in names.values()})
     if layout == "map":
@@ -120,8 +120,8 @@ def _table(model: VisionTransformer | BiT) -> dict[str, tuple[str, str | None]]:
     # In the order of the layers; for `logits_2d` that name stands in place of one inside a block.
     if not isinstance(model, (VisionTransformer, BiT)):
         raise TypeError(
-            f"model must be a VisionTransformer or a BiT, but {type(model).__name__} was given. Of a model that "
-            "contains one, pass that: outer.get_layer(name)."
+            f"model must be a VisionTransformer or a BiT, but {type(model).__name__} was given. If it contains one, "
+            "pass outer.get_layer(name)."
         )
     config, layers = model.config, [layer.name for layer in model.layers]
     names = BIT_FEATURES if isinstance(model, BiT) else FEATURES

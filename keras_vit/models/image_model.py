@@ -63,7 +63,7 @@ def _checking_images(method: Callable[..., Any]) -> Any:
     def checking(self: Any, x: Any = None, *args: Any, **kwargs: Any) -> Any:
         """Returns what the method does for checked images; ValueError for others."""
         if x is None:
-            raise ValueError(f"{self.name} takes images (batch, height, width, channels), but None was given.")
+            raise ValueError(f"{self.name} needs images (batch, height, width, channels), but None was given.")
         if isinstance(x, np.ndarray) and not x.dtype.isnative:
             x = x.astype(x.dtype.newbyteorder("="))  # PyTorch takes no other byte order
         is_free = checking.__name__.startswith("predict") and keras.backend.backend() != "jax"
@@ -155,7 +155,7 @@ class ConfiguredModel(Noting, TrackingModel, SharedModel, keras.Model):
 
     @property
     def weights(self) -> list[keras.Variable]:
-        """All weights, those of layers inside included."""
+        """All weights, including the weights of layers inside."""
         known = self._functions().weights
         return super().weights if known is None else [*known]
 
@@ -167,7 +167,7 @@ class ConfiguredModel(Noting, TrackingModel, SharedModel, keras.Model):
 
     @property
     def metrics(self) -> list[keras.Metric]:
-        """The metrics of `compile` and those of layers inside."""
+        """The metrics of `compile` and of layers inside."""
         return super().metrics if self._functions().metrics is None else own_metrics(self)
 
     def known_layers(self) -> list[keras.layers.Layer] | None:
@@ -217,8 +217,8 @@ class ConfiguredModel(Noting, TrackingModel, SharedModel, keras.Model):
         is_float8 = "float8" in (mode, getattr(config, "mode", None))
         if is_float8 and any(has_adapters(layer) for layer in layers_inside(self)):
             raise ValueError(
-                f"{self.name} has adapters of LoRA, which Keras does not compute in float8. Quantize what "
-                "keras_vit.training.merge_lora(model) returns."
+                f"{self.name} has LoRA's adapters, which Keras cannot quantize to float8. Quantize the result of "
+                "keras_vit.training.merge_lora(model)."
             )
         super().quantize(mode, config=config, filters=filters, **options)
 
@@ -280,12 +280,12 @@ class ImageModel(ConfiguredModel):
         """
         if not isinstance(config, self.config_type):
             raise TypeError(
-                f"config must be a {self.config_type.__name__}, but {type(config).__name__} was given. For a "
-                f"variant of the paper use a factory such as keras_vit.{self.factory}()."
+                f"config must be a {self.config_type.__name__}, but {type(config).__name__} was given. For a variant "
+                f"of the paper, call a factory such as keras_vit.{self.factory}()."
             )
         if keras.config.image_data_format() == "channels_first":
             raise ValueError(
-                "images are (height, width, channels), but Keras is set to 'channels_first'. Call "
+                "Models need images (height, width, channels), but Keras is set to 'channels_first'. Call "
                 "keras.config.set_image_data_format('channels_last') first."
             )
         shape = (*((None, None) if config.dynamic else config.image_size), config.channels)
@@ -372,15 +372,16 @@ class ImageModel(ConfiguredModel):
 
         Args:
             images: A tensor or an array `(batch, height, width, channels)`, or a symbolic tensor.
-            replace: By the names of layers: `f(layer, *args, **options)` in place of `layer(*args, **options)`.
-            until: The name of the last layer to run; None for all of them.
-            any_size: Whether images may have other sizes than the model takes: what takes their place has to fit.
+            replace: A dict from names of layers to functions `f(layer, *args, **options)`, which are called in place of
+                `layer(*args, **options)`.
+            until: The name of the last layer to run; None for all layers.
+            any_size: Whether images may have another size than the model's; the functions in `replace` must handle it.
 
         Returns:
-            What the layer `until` returns, or else the outputs of the model.
+            The output of the layer `until`, or the outputs of the model.
 
         Raises:
-            ValueError: if the model has no such layer, or the images do not have the shape that it takes.
+            ValueError: if the model has no such layer, or the images do not fit the model.
 
         Examples:
             >>> small.run(images[:, :8, :8], {"pooling": lambda layer, tokens: tokens[:, 0]}, until="pooling").shape[0]
@@ -412,30 +413,29 @@ class ImageModel(ConfiguredModel):
         given = tuple(getattr(flat[0], "shape", None) or ()) if len(flat) == 1 else ()
         if len(given) != 4:
             raise ValueError(
-                f"{self.name} takes a batch of images (batch, height, width, channels), but the shape {given} was "
-                "given. A single image needs a batch axis: images[None]."
+                f"{self.name} needs images (batch, height, width, channels), but the shape {given} was given. A single "
+                "image needs a batch axis: images[None]."
             )
         if given[0] == 0 and not batch_of_none:
-            raise ValueError(f"{self.name} takes at least one image, but the shape {given} was given.")
+            raise ValueError(f"{self.name} needs at least one image, but the shape {given} was given.")
         if given[3] is not None and given[3] != config.channels:
             raise ValueError(
-                f"{self.name} takes images with {config.channels} channels on the last axis, but the shape {given} "
-                f"was given. See model.with_config(channels={given[3]})."
+                f"{self.name} needs images with {config.channels} channels on the last axis, but the shape {given} was "
+                f"given. For these images, use model.with_config(channels={given[3]})."
             )
         size = tuple(known or wanted for known, wanted in zip(given[1:3], config.image_size, strict=True))
         if not config.dynamic and size != config.image_size:
             raise ValueError(
-                f"{self.name} was built for images of {_spell(config.image_size)} pixels, but the shape {given} "
-                f"was given. Resize them with model.preprocess(images), or use model.with_image_size({size}) or "
-                "'dynamic'."
+                f"{self.name} needs images of {_spell(config.image_size)} pixels, but the shape {given} was given. "
+                f"Resize them with model.preprocess(images), or use model.with_image_size({size}) or 'dynamic'."
             )
 
     def preprocess(self, images: Any) -> Any:
-        """Returns pictures as this model takes them: read, resized, cropped and normalised as its publisher does.
+        """Preprocesses pictures for this model: reads, resizes, crops and normalises them as its publisher does.
 
         Args:
-            images: As `keras_vit.preprocessing.Pipeline` takes them: paths, file objects, PIL images, arrays or
-                tensors, one or several. Also for `tf.data`: `data.map(model.preprocess)`.
+            images: One or several paths, file objects, PIL images, arrays or tensors, as in
+                `keras_vit.preprocessing.Pipeline`. Also works in `tf.data`: `data.map(model.preprocess)`.
 
         Returns:
             float32 array `(batch, height, width, channels)` for `model.predict`; inside `tf.data` maps a tensor.
@@ -456,26 +456,25 @@ class ImageModel(ConfiguredModel):
     def with_config(
         self, *, name: str | None = None, dtype: Any = None, fresh: str | Iterable[str] = (), **changes: Any
     ) -> Self:
-        """Returns a new model that has some fields of the config changed and the same weights; it is not compiled.
+        """Returns a new model with some fields of the config changed and the same weights; it is not compiled.
 
-        Position and patch embeddings are resized; other `classes` get a new, zero-initialised head; for other
-        `channels` than three, the kernel that reads them is adapted by timm's rule: their sum for one, repeated in turn
-        and scaled for more, with means and deviations in the same order. Name, dtype policy, adapters and what is
-        frozen stay; layers that start again train, unless the model is frozen as a whole. A model for segmentation or
-        depth can change its image size and what its config lists as `SETTINGS`; a quantized model its name and these
-        settings only, which for others are the `class_names`.
+        Position and patch embeddings are resized. Another number of `classes` gets a new, zero-initialised head. For
+        another number of `channels`, the first kernel is adapted by timm's rule: the sum over RGB for one channel,
+        otherwise RGB repeated and scaled. Name, dtype policy, adapters and frozen layers stay; reinitialised layers
+        train, unless the whole model is frozen. A model for segmentation, detection or depth can change only its image
+        size and the fields in `config.SETTINGS`, a quantized model only its name and these fields.
 
         Args:
-            name: Name of the new model; None for this one's.
-            dtype: Dtype policy of the new model; None for this one's.
-            fresh: Names of layers that start again, such as `"head"`.
+            name: Name of the new model; None: the same name.
+            dtype: Dtype policy of the new model; None: the same policy.
+            fresh: Names of layers to reinitialise, such as `"head"`.
             changes: New values of fields of the config, such as `image_size=384, classes=37`. `image_size="dynamic"` is
-                for any size at run time, and a number for that size alone.
+                for any size at run time.
 
         Raises:
-            TypeError, ValueError: if the config has no such field, a value makes no sense, the weights do not fit it
-                (`width`, `depth`, ...), weights would be lost that `fresh` does not give up, `fresh` names a layer that
-                there is not, `dtype` is unknown, or the weights are quantized.
+            TypeError, ValueError: if the config has no such field, a value is invalid, the weights do not fit it
+                (`width`, `depth`, ...) or would be lost without `fresh`, `fresh` names an unknown layer, `dtype` is
+                unknown, or the weights are quantized.
         """
         config = changed_config(self._config, changes)
         fresh = {fresh} if isinstance(fresh, str) else set(fresh)
@@ -483,7 +482,7 @@ class ImageModel(ConfiguredModel):
         policies = quantized_policies(self)
         changed = {*changed_fields(self._config, config)} - {*config.SETTINGS}
         if policies is not None and (reinitialised or changed or dtype is not None):
-            raise ValueError(f"The weights of {self.name} were quantized. Change the model before it is quantized.")
+            raise ValueError(f"The weights of {self.name} are quantized. Change the model before quantizing it.")
         options = {"name": name or self.name, "dtype": dtype or policies or self._policy, "trainable": self.trainable}
         # Other weights are assigned afterwards, and heads start with zeros in any case.
         draws = bool({*reinitialised} - {"head", "head_dist"})
@@ -492,44 +491,42 @@ class ImageModel(ConfiguredModel):
         unknown = sorted(fresh - {layer.name for layer in model.layers})
         if unknown:
             names = ", ".join(layer.name for layer in model.layers if layer.weights)
-            raise ValueError(f"fresh names layers that {self.name} does not have: {unknown}. There are: {names}.")
+            raise ValueError(f"fresh must name layers of {self.name}, one of {names}, but {unknown} were given.")
         copy_state(self, model, reinitialised)
         return model
 
     def with_image_size(self, image_size: int | tuple[int, int] | str) -> Self:
-        """Returns `with_config(image_size=...)`: an integer, (height, width), or `"dynamic"` for any size at run time.
+        """Returns a new model for images of another size, with position embeddings resized.
 
-        Raises TypeError or ValueError, with the nearest sizes, for one that the patches do not divide; ValueError for
-        quantized weights and for an MLP-Mixer, whose weights are for one size.
+        `image_size` is an integer, (height, width), or `"dynamic"` for any size at run time. Raises TypeError or
+        ValueError for sizes that are not whole patches, quantized weights, and MLP-Mixers, which have one size.
         """
         return self.with_config(image_size=image_size)
 
     def optimize_for_inference(self, *, verbose: bool = True) -> Self:
-        """Returns a new model with the same outputs that computes no more than they need.
+        """Returns a new model with the same outputs that is faster at inference.
 
-        - `class_token_only`: with `pooling="token"`, the last block computes the class token alone (with a second head
-          the distillation token as well). `feature_extractor` and `keras_vit.inspection` need all tokens: they ask for
-          `model.with_config(class_token_only=False)`, which has the same weights.
-        - `stem_folded`, or `folded` of a `BiT`: the kernels of the ResNet are standardised permanently, as `folded`
-        does.
-        - `preprocessing_folded`: where the model normalises pixels itself and computes in float32, the weights of the
-          patch embedding do it permanently.
-        - `jit_compile`: in TensorFlow on CPUs, for images of one size, `predict` is compiled with XLA, which Keras
-          leaves out there, unless `KERAS_VIT_XLA=0`. No file keeps it, and `compile` decides again.
-        - `kernels_packed`: in PyTorch on CPUs of AMD with AVX-512, or with `KERAS_VIT_ONEDNN=1`, dense layers have
-          their kernels a second time in memory, in oneDNN's own order. Those that are assigned or trained are packed
-          again (not what is written into `.data` of a tensor). No file and no copy of the model keeps it;
-          `model.kernels_packed = False` gives the memory back.
+        - `class_token_only`: with `pooling="token"`, the last block computes only the class token (and the distillation
+          token for a second head). `feature_extractor` and `keras_vit.inspection` need all tokens: use
+          `model.with_config(class_token_only=False)` for them.
+        - `stem_folded`, or `folded` for a `BiT`: the kernels of the ResNet are standardised permanently.
+        - `preprocessing_folded`: if the model normalises pixels itself and computes in float32, the normalisation is
+          merged into the patch embedding.
+        - `jit_compile`: in TensorFlow on CPUs, for images of one size, `predict` is compiled with XLA, unless
+          `KERAS_VIT_XLA=0`. It is not saved, and `compile` resets it.
+        - `kernels_packed`: in PyTorch on AMD CPUs with AVX-512, or with `KERAS_VIT_ONEDNN=1`, dense layers keep a
+          second copy of their kernels in oneDNN's order. Kernels that are assigned or trained are packed again, except
+          through `.data`. It is not saved or copied; `model.kernels_packed = False` frees the memory.
 
-        In float32 outputs differ by rounding, below 1e-4. Dtype and LoRA's adapters stay. The new model is like any
-        other, but that `.npz` and `.safetensors` files have no place for folded weights. It is not compiled.
+        In float32, outputs differ by rounding, below 1e-4. Dtype and LoRA's adapters stay. `.npz` and `.safetensors`
+        files cannot hold folded weights. The new model is not compiled.
 
         Args:
-            verbose: Whether to print what was done, and what not and why.
+            verbose: Whether to print which steps were taken, and why others were not.
 
         Raises:
             ValueError: if the weights are quantized and a field of the config would change.
-            RuntimeError: on TensorFlow's CPUs for a strategy over several processes.
+            RuntimeError: in TensorFlow on CPUs, for a strategy over several processes.
         """
         steps = inference_steps(self)
         changes: dict[str, Any] = {step.name: True for step in steps if step.obstacle is None and step.is_field}
@@ -548,25 +545,22 @@ class ImageModel(ConfiguredModel):
 
     @property
     def kernels_packed(self) -> bool:
-        """Whether all kernels of dense layers are in memory a second time, in oneDNN's order (PyTorch's CPUs alone).
+        """Whether dense layers keep a second copy of their kernels in oneDNN's order (PyTorch on CPUs only).
 
-        Setting it raises TypeError for anything but True or False, ValueError for True where no kernel can be packed.
+        Setting it raises TypeError unless it is True or False, ValueError for True if no kernel can be packed.
         """
         kernels = packable_kernels(self)
         return bool(kernels) and all(map(is_packed, kernels))
 
     @kernels_packed.setter
     def kernels_packed(self, value: bool) -> None:
-        """Packs the kernels, or gives back the memory of packed ones.
-
-        Raises TypeError for anything but True or False, ValueError for True where no kernel can be packed.
-        """
+        """Packs the kernels, or frees the memory of packed kernels; errors as in the property."""
         check_flag("kernels_packed", value)
         kernels = packable_kernels(self)
         if value and not kernels:
             raise ValueError(
-                f"kernels_packed=True is for float32 kernels on PyTorch's CPUs, without adapters, but {self.name} "
-                "has none. Leave it False."
+                f"kernels_packed=True needs float32 kernels without adapters, in PyTorch on a CPU, but {self.name} has "
+                "none. Leave it False."
             )
         if value:
             pack_kernels(kernels)
@@ -574,9 +568,9 @@ class ImageModel(ConfiguredModel):
             unpack_kernels(weight.value for weight in self.weights)
 
     def name_classes(self, class_names: Iterable[str] | None) -> None:
-        """Sets `config.class_names`, what the outputs of the head stand for, in order, or None; the model is the same.
+        """Sets `config.class_names`, the names of the head's outputs in order, or None.
 
-        Raises TypeError or ValueError unless they are names, one for each class.
+        Raises TypeError or ValueError unless there is one name for each class.
         """
         self._config = self._config.replace(class_names=class_names)
 
@@ -599,13 +593,13 @@ def _check_input(tensor: Any, shape: tuple[int | None, ...], takes_pixels: bool)
     """Raises ValueError unless a tensor is a `keras.Input` of this shape and, except for pixels, of floats."""
     if not isinstance(tensor, keras.KerasTensor) or keras.utils.get_source_inputs(tensor)[0] is not tensor:
         raise ValueError(
-            f"input_tensor must be what keras.Input() returns, but {type(tensor).__name__} was given. To put the "
+            f"input_tensor must be a tensor from keras.Input(), but {type(tensor).__name__} was given. To put the "
             "model behind other layers, call it on their output: model(x)."
         )
     if tuple(tensor.shape[1:]) != shape:
-        raise ValueError(f"input_tensor must have the shape (batch, {_spell(shape)}), but has {tensor.shape}.")
+        raise ValueError(f"input_tensor must have the shape (batch, {_spell(shape)}), but {tensor.shape} was given.")
     if not takes_pixels and not keras.backend.is_float_dtype(tensor.dtype):
-        raise ValueError(f"input_tensor must have a dtype of floats, as normalised images, but has {tensor.dtype}.")
+        raise ValueError(f"input_tensor must have a float dtype for normalised images, but has {tensor.dtype}.")
 
 
 def _frozen(model: keras.Model) -> list[str]:

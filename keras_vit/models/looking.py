@@ -31,8 +31,7 @@ def wrong_values(config: ModelConfig, images: Any) -> str | None:
         return None
     low, high = float(values.min()), float(values.max())
     if inside and (low < 0 or (high <= 1 and (values % 1).any())):
-        words = f"normalises pixels of 0..255 itself, but was given values in [{low:.3g}, {high:.3g}]"
-        return f"{words}. Pass the pixels"
+        return f"normalises pixels of 0..255 itself, but was given values in [{low:.3g}, {high:.3g}]. Pass the pixels"
     if not inside and high > max(_LARGEST, 2 * _largest_value(config)):
         return f"was given values up to {high:.3g}, which can only be pixels of 0..255, but {prepare}"
     return None

@@ -45,7 +45,7 @@ def convolutions(config: ViTConfig | BiTConfig) -> list[Convolution]:
     """
     is_bit = isinstance(config, BiTConfig)
     if not isinstance(config, (ViTConfig, BiTConfig)):
-        advice = " Its backbone is one: pass config.backbone." if isinstance(config, DenseConfig) else ""
+        advice = " Pass config.backbone." if isinstance(config, DenseConfig) else ""
         raise TypeError(f"config must be a ViTConfig or a BiTConfig, but {type(config).__name__} was given.{advice}")
     stages = config.stages if is_bit else config.stem_stages
     if stages is None:

@@ -54,13 +54,13 @@ def text_transformer(config: TextConfig, ids: Any, dtype: Any = None) -> Any:
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class TextEncoder(ConfiguredModel):
-    """The text tower of an image-text model as a functional Keras model: a function of one `TextConfig`.
+    """The text tower of an image-text model (CLIP, SigLIP, LiT, TIPS) as a functional Keras model.
 
-    It takes token ids, integers `(batch, context)` as the tokenizer of its weights makes them, and returns embeddings
-    `(batch, projection)` that are not normalised. Only a tokenizer knows what ids mean: see `load_image_text`.
+    It takes token ids of the tokenizer of its weights, integers `(batch, context)`, and returns embeddings
+    `(batch, projection)` that are not normalised. `load_image_text` loads tower and tokenizer together.
 
     Args:
-        config: What to build.
+        config: The configuration of the tower.
         name: Name of the model.
         dtype: Dtype policy of all layers; None for Keras's global one.
         trainable: Whether training changes the weights.
@@ -106,29 +106,29 @@ class TextEncoder(ConfiguredModel):
         return super().__call__(*args, **kwargs)
 
     def predict(self, x: Any, *args: Any, **kwargs: Any) -> Any:
-        """Returns embeddings as `keras.Model.predict`; ValueError for what `check_ids` refuses."""
+        """Returns embeddings as `keras.Model.predict`; ValueError for invalid token ids, as in `check_ids`."""
         self.check_ids(x)
         return super().predict(x, *args, **kwargs)
 
     def check_ids(self, ids: Any) -> None:
         """Raises ValueError unless ids are `(batch, context)`, and in NumPy arrays integers below `vocabulary`, from 0.
 
-        Values of tensors are not read from their device. For ids that the table of tokens does not have, JAX and
-        TensorFlow would take other rows. What has no shape is left to Keras.
+        Values of tensors are not read from their device, and inputs without a shape are not checked. JAX and TensorFlow
+        would compute wrong embeddings for ids outside the vocabulary.
         """
         config = self._config
         shape = getattr(ids, "shape", None)
         if shape is not None and (len(shape) != 2 or shape[1] != config.context):
             raise ValueError(
-                f"{self.name} takes token ids (batch, {config.context}), but the shape {tuple(shape)} was given. "
-                "The tokenizer pads texts to that length."
+                f"{self.name} needs token ids (batch, {config.context}), but the shape {tuple(shape)} was given. Use "
+                "the tokenizer of load_image_text, which pads texts."
             )
         if not isinstance(ids, np.ndarray):
             return
         if ids.dtype.kind not in "iu":
-            raise ValueError(f"{self.name} takes token ids, which are integers, but {ids.dtype} was given.")
+            raise ValueError(f"{self.name} needs integers as token ids, but {ids.dtype} was given.")
         if ids.size and not (0 <= ids.min() and ids.max() < config.vocabulary):
             raise ValueError(
-                f"{self.name} knows the token ids 0 to {config.vocabulary - 1}, but {ids.min()} to {ids.max()} "
-                "were given: they are of another tokenizer."
+                f"{self.name} needs token ids from 0 to {config.vocabulary - 1}, but {ids.min()} to {ids.max()} were "
+                "given. Use the tokenizer of its weights."
             )

@@ -231,7 +231,7 @@ VARIANTS: dict[str, Variant] = {
     "EVA-02-B/14": Variant(768, 12, 12, 2048, 14, family="EVA-02", image_size=448, fields={"mlp": "swiglu_norm"}),
     "EVA-02-L/14": Variant(1024, 24, 16, 2730, 14, family="EVA-02", image_size=448, fields={"mlp": "swiglu_norm"}),
 }
-"""What each variant of a Vision Transformer is made of, by its name in the papers: sizes, family, and what differs.
+"""The variants of Vision Transformers by their names in the papers: sizes, family, and further fields of the config.
 
 Examples:
     >>> keras_vit.VARIANTS["ViT-B/16"].depth
@@ -255,7 +255,7 @@ BIT_VARIANTS: dict[str, BiTVariant] = {
     "BiT-R152x2": BiTVariant((3, 8, 36, 3), 2),
     "BiT-R152x4": BiTVariant((3, 8, 36, 3), 4),
 }
-"""Units in each stage and factor of the width of each BiT, by its name in the papers.
+"""The variants of BiT by their names in the papers: units of each stage, and width in multiples of 64 channels.
 
 Examples:
     >>> keras_vit.BIT_VARIANTS["BiT-R50x3"].width_factor

@@ -219,13 +219,13 @@ def _activated(config: ViTConfig | BiTConfig, logits: Any, policy: Any) -> Any:
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class VisionTransformer(ImageModel):
-    """A Vision Transformer as a functional Keras model: a function of one `ViTConfig`.
+    """A Vision Transformer as a functional Keras model, made from a `ViTConfig`.
 
     It trains, saves, clones and exports like any functional model, and any of its layers can be the output of a
     sub-model.
 
     Args:
-        config: What to build.
+        config: The configuration of the model.
         input_tensor: Keras tensor to build on; None for a new input `(batch, *image_size, channels)`, or with
             `config.dynamic` `(batch, None, None, channels)`.
         name: Name of the model; None for the variant's.
@@ -234,8 +234,8 @@ class VisionTransformer(ImageModel):
 
     Raises:
         TypeError: if `config` is not a `ViTConfig`.
-        ValueError: if `input_tensor` does not fit the config, Keras does not know the dtype or the activation or is set
-            to channels first; at call time, if the images do not fit.
+        ValueError: if `input_tensor` does not fit the config, the dtype or the activation is unknown, or Keras is set
+            to channels first; at call time, if the images do not fit the config.
 
     Examples:
         >>> small = keras_vit.VisionTransformer(config)
@@ -256,19 +256,19 @@ class VisionTransformer(ImageModel):
     def with_patch_size(
         self, patch_size: int | tuple[int, int], image_size: int | tuple[int, int] | None = None
     ) -> "VisionTransformer":
-        """Returns a new model that cuts images into patches of another size, with the same weights where they fit.
+        """Returns a new model for patches of another size, with the same weights, resized.
 
-        The patch embedding is resized by FlexiViT's pseudo-inverse method (see `layers.resize_patch_kernel`), and
-        position embeddings with `config.interpolation`: load a FlexiViT with `interpolation="bilinear_antialias"`, and
-        derive every size directly from that model, as resizing twice is not resizing once.
+        The patch embedding is resized by FlexiViT's pseudo-inverse method (see `layers.resize_patch_kernel`), position
+        embeddings by `config.interpolation`. Load a FlexiViT with `interpolation="bilinear_antialias"`, and derive
+        every size directly from that model, because each resizing loses information.
 
         Args:
             patch_size: An integer or (height, width) in pixels; for hybrids in cells of the ResNet's map.
-            image_size: An integer or (height, width); None for the one that the model has.
+            image_size: An integer or (height, width) in pixels; None: the same size.
 
         Raises:
-            TypeError, ValueError: if a size makes no sense, or the patches do not divide the image; the message names
-                the nearest sizes that they do. Also if the weights are quantized, folded or of an MLP-Mixer.
+            TypeError, ValueError: if a size is invalid, or the image is not a whole number of patches; the message
+                names the nearest sizes. Also if the weights are quantized, folded or of an MLP-Mixer.
         """
         config = self.config
         image_size = config.image_size if image_size is None else image_size
@@ -280,12 +280,12 @@ class VisionTransformer(ImageModel):
         """Returns a new model with the same weights and a new, zero-initialised head.
 
         Args:
-            classes: Outputs of the new head; None for no head.
-            keep_pre_logits: Whether the tanh layer stays. The original drops it when it fine-tunes.
+            classes: Number of outputs of the new head; None for no head.
+            keep_pre_logits: Whether to keep the tanh layer before the head. The original drops it for fine-tuning.
             class_names: Names of the outputs.
 
         Raises:
-            TypeError, ValueError: if `classes` is not a positive integer, there are not as many names, the model has
+            TypeError, ValueError: if `classes` is not a positive integer or the number of `class_names`, the model has
                 neither head nor pooling, or its weights are quantized.
         """
         heads = ("head", "head_dist") if self.config.distillation_head else ("head",)
@@ -297,9 +297,9 @@ class VisionTransformer(ImageModel):
         )
 
     def folded(self) -> "VisionTransformer":
-        """Returns a new model with the same outputs, for inference: kernels of a ResNet are standardised permanently.
+        """Returns a new model for inference whose ResNet kernels are standardised permanently; outputs are the same.
 
-        Raises ValueError where the weights are quantized and there is a ResNet.
+        Raises ValueError for a ResNet with quantized weights.
         """
         return self.with_config(stem_folded=self.config.stem_stages is not None)
 
@@ -330,11 +330,10 @@ def bit(config: BiTConfig, images: Any, dtype: Any = None) -> Any:
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class BiT(ImageModel):
-    """A BiT as a functional Keras model: a function of one `BiTConfig`.
+    """A BiT (Big Transfer) as a functional Keras model, made from a `BiTConfig`.
 
     A ResNet with pre-activation, group normalisation and standardised convolutions, for images
-    `(batch, *image_size, channels)`. It takes the arguments of `VisionTransformer`. Raises TypeError for another
-    config; ValueError for an `input_tensor` that does not fit it, and at call time for images that do not.
+    `(batch, *image_size, channels)`. Other arguments and errors are as in `VisionTransformer`.
 
     Examples:
         >>> bit = keras_vit.BiT(keras_vit.BiTConfig(image_size=32, stages=(1, 1), width=32, classes=2))
@@ -353,12 +352,12 @@ class BiT(ImageModel):
         return self._config
 
     def with_classes(self, classes: int | None, *, class_names: Sequence[str] | None = None) -> "BiT":
-        """Returns a new model with the same weights and a new, zero-initialised head; with None without a head.
+        """Returns a new model with the same weights and a new, zero-initialised head for `classes` classes.
 
-        Raises TypeError or ValueError as `VisionTransformer.with_classes`.
+        `classes=None` gives a model without a head. Errors are as in `VisionTransformer.with_classes`.
         """
         return self.with_config(classes=classes, class_names=class_names, fresh=("head",) if classes else ())
 
     def folded(self) -> "BiT":
-        """Returns a new model with the same outputs and kernels standardised permanently; ValueError if quantized."""
+        """Returns a new model for inference with kernels standardised permanently; ValueError if it is quantized."""
         return self.with_config(folded=True)

@@ -110,7 +110,7 @@ def test_what_is_no_depth_model(model):
         with pytest.raises(TypeError, match="model must be a DPT or a LinearDepth"):
             depth.estimate(wrong, PICTURE)
     fixed = model.with_config(image_size=28)
-    with pytest.raises(ValueError, match="was built for images of 28 x 28 pixels"):
+    with pytest.raises(ValueError, match="needs images of 28 x 28 pixels"):
         depth.estimate(fixed, PICTURE)
     with pytest.raises(TypeError, match="flip must be True or False"):
         depth.estimate(fixed, PICTURE, flip="no")

@@ -61,7 +61,7 @@ def test_figures_and_files(kind, tmp_path):
     figure.canvas.draw()
     if old:
         with pytest.warns(
-            DeprecationWarning, match=rf"inspection.{old}\(...\) is inspection.plot\('{kind}', ...\) now"
+            DeprecationWarning, match=rf"inspection.{old} is deprecated. Use inspection.plot\('{kind}', ...\)"
         ):
             function = getattr(inspection, old)
         if kind == "nearest":

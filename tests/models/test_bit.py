@@ -117,8 +117,8 @@ def test_the_smallest_variant():
 
 
 REFUSED = [
-    (lambda: SMALL.replace(stages=()), ValueError, "stages must be the units of each stage"),
-    (lambda: SMALL.replace(stages=50), ValueError, "stages must be the units of each stage"),
+    (lambda: SMALL.replace(stages=()), ValueError, "stages must be a tuple of units"),
+    (lambda: SMALL.replace(stages=50), ValueError, "stages must be a tuple of units"),
     (lambda: SMALL.replace(width=48), ValueError, "width must be a multiple of 32"),
     (lambda: PaddedMaxPooling2D("same"), ValueError, "padding must be one of .*'-inf', 'zeros'.*'same'"),
     (lambda: keras_vit.BiT(variant_config("ViT-Ti/16")), TypeError, "config must be a BiTConfig, but ViTConfig"),

@@ -71,12 +71,12 @@ def test_what_is_refused():
     grey, folded = make(VIT).with_config(channels=1), make(HYBRID).folded()
     pixels = make(VIT.replace(include_preprocessing=True))
     for model, changes, words in (
-        (grey, {"channels": 3}, "channels cannot change from 1 to 3: the rule is for weights of red, green and blue"),
-        (folded, {"channels": 4}, "from 3 to 4 with stem_folded=True: those weights are made permanently"),
+        (grey, {"channels": 3}, "channels cannot change from 1 to 3, because only weights for RGB"),
+        (folded, {"channels": 4}, "from 3 to 4 with stem_folded=True, which changes weights permanently"),
         (pixels, {"channels": 4, "preprocessing_folded": True}, "from 3 to 4 with preprocessing_folded=True"),
         (make(VIT), {"channels": 2, "pixel_mean": (0.1, 0.2, 0.3)}, "pixel_mean must be a number or 2"),
     ):
         with pytest.raises(ValueError, match=words):
             model.with_config(**changes)
-    with pytest.raises(ValueError, match=r"takes images with 1 channels .*with_config\(channels=3\)"):
+    with pytest.raises(ValueError, match=r"needs images with 1 channels .*with_config\(channels=3\)"):
         grey(images())

@@ -171,10 +171,10 @@ TYPES = [
     *(({"class_names": names}, "class_names must be") for names in ("abc", 7, ("cat", 1, "dog"))),
 ]
 VALUES = [
-    ({"rotary_embedding": "eva02", "heads": 8}, "needs heads of length 4, 8.*width 16 and 8 heads .* 2"),
+    ({"rotary_embedding": "eva02", "heads": 8}, "needs a head size of 4, 8.*width=16 and heads=8 .* 2"),
     ({"rotary_grid": 0}, "rotary_grid must be positive"),
     ({"class_token": False, "pooling": "token_avg"}, "pooling='token_avg' needs class_token=True"),
-    ({"pooling": "token_avg", "final_norm": "pooled"}, "'token_avg' returns 2 D"),
+    ({"pooling": "token_avg", "final_norm": "pooled"}, "cannot be used with pooling='token_avg'"),
     ({"pooling": "token_dist"}, "pooling='token_dist' needs distillation_token=True"),
     ({"distillation_token": True, "class_token": False, "pooling": "avg"}, "needs class_token=True"),
     ({"distillation_head": True}, "distillation_head=True needs distillation_token=True"),

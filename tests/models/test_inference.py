@@ -157,7 +157,7 @@ def test_who_needs_all_tokens_is_told():
         keras_vit.feature_extractor(quick, ["encoded"])
     assert inspection.attention_maps(quick, images, 0).shape == (2, 2, 5, 5)
     for name in ("attention_maps", "mean_attention_distance", "gradient_attention", "class_evidence"):
-        with pytest.raises(ValueError, match="optimized for inference: its last block"):
+        with pytest.raises(ValueError, match="optimized for inference, so its last block"):
             getattr(inspection, name)(quick, images)
 
 
@@ -165,7 +165,7 @@ def test_who_needs_all_tokens_is_told():
 def test_quantized_models_are_optimized_before():
     model = make(VIT)
     model.quantize("int8")
-    with pytest.raises(ValueError, match="Change the model before it is quantized"):
+    with pytest.raises(ValueError, match="Change the model before quantizing"):
         optimized(model)
     quick = optimized(make(VIT))
     quick.quantize("int8")

@@ -169,7 +169,7 @@ def test_what_is_folded_stays_so():
     with pytest.raises(ValueError, match="stem_folded cannot become False"):
         folded.with_config(stem_folded=False)
     for model, changes in ((make("hybrid"), {"stem_folded": True}), (folded, {})):
-        with pytest.raises(ValueError, match="stem_epsilons cannot change from 'official' to 'timm' once kernels"):
+        with pytest.raises(ValueError, match="stem_epsilons cannot change from 'official' to 'timm' after kernels"):
             model.with_config(stem_epsilons="timm", **changes)
 
 

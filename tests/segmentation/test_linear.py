@@ -335,5 +335,5 @@ def test_the_command(model, tmp_path, monkeypatch, capsys):
 def test_cosines_are_of_attention():
     size = {"image_size": 8, "patch_size": 4, "width": 8, "depth": 2, "heads": 1, "mlp_width": 10, "pooling": "none"}
     mixer = keras_vit.ViTConfig(**size, tokens_mlp_width=5, class_token=False, position_embedding="none")
-    with pytest.raises(ValueError, match="zero_shot=True reads values of attention"):
+    with pytest.raises(ValueError, match="zero_shot=True needs a backbone with attention"):
         LinearSegmenterConfig(backbone=mixer, classes=2, blocks=(mixer.depth - 1,), zero_shot=True)

@@ -261,7 +261,7 @@ def test_ids_that_make_no_sense():
         ({"heads": 3}, "heads must divide"),
         ({"vocabulary": 0}, "vocabulary must be"),
         ({"gelu": "fast"}, "gelu must be one of"),
-        ({"pad_id": 0, "causal": True}, "a causal one needs no such mask"),
+        ({"pad_id": 0, "causal": True}, "pad_id=0 needs causal=False"),
         ({"pooling": "end_id"}, "need each other"),
         ({"layer_norm_epsilon": 0}, "layer_norm_epsilon"),
     ],
@@ -294,7 +294,7 @@ def test_ids_that_the_tower_does_not_know_train_and_answer_nothing(both_of, gold
         lambda: towers.fit((ref["images"], ["a", "b", "c"]), verbose=0),
         lambda: towers.fit((ref["images"], np.full((3, 64), 900)), verbose=0),
     ):
-        with pytest.raises(ValueError, match="knows the token ids 0 to 899"):
+        with pytest.raises(ValueError, match="needs token ids from 0 to 899"):
             call()
 
 

@@ -178,7 +178,7 @@ REFUSED = {
     "has adapters": lambda model, file, other: add_lora(model, 2),
     "'qery' matches no such layer": lambda model, file, other: add_lora(make(), 2, "qery"),
     "has no adapters": lambda model, file, other: save_adapters(make(), file),
-    "has no adapters. add_lora": lambda model, file, other: merge_lora(make()),
+    "has no adapters. Add them": lambda model, file, other: merge_lora(make()),
     "belongs to another model.*'head/": lambda model, file, other: load_adapters(make(classes=5), file),
     "of another rank": lambda model, file, other: load_adapters(new_with_adapters(3), file),
     "is not a file that save_adapters": lambda model, file, other: load_adapters(make(), other),
@@ -330,7 +330,7 @@ def test_float8_and_adapters_are_refused_in_either_order():
     add_lora(model, 2)
     before = keras.ops.convert_to_numpy(model(images))
     for refused in (lambda: model.quantize("float8"), lambda: model.quantize(mode="float8")):
-        with pytest.raises(ValueError, match=r"vit has adapters .*merge_lora\(model\)|adapters of LoRA"):
+        with pytest.raises(ValueError, match=r"vit has adapters .*merge_lora\(model\)|LoRA's adapters"):
             refused()
     np.testing.assert_array_equal(keras.ops.convert_to_numpy(model(images)), before)
     quantized = make()
