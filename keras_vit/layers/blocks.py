@@ -63,17 +63,17 @@ class MultiHeadAttention(CompositeLayer):
             output projection always has one.
         norm: Whether the concatenated heads are normalised before the output projection, as in EVA-02-CLIP.
         epsilon: Added to the variance by that normalisation.
-        rotary_embedding: a kind of `RotaryEmbedding` where a rotation is passed; None for none.
-        causal: Whether a token attends to itself and earlier ones only, as in the text towers of CLIP.
+        rotary_embedding: The `kind` of the `RotaryEmbedding` whose output is passed as `rotation`; None if none is
+            passed.
+        causal: Whether a token attends only to itself and earlier tokens, as in the text towers of CLIP.
 
     Call arguments:
         tokens: `(batch, T, D)`, the keys and values.
-        queries: Optional `(batch, Q, D)`; the tokens themselves where it is left out.
+        queries: Optional `(batch, Q, D)`; by default the tokens.
         rotation: The output of `RotaryEmbedding`, `(2, T, D / heads)`, or one for each image,
-            `(2, batch, T, D / heads)`: by how much keys are turned, and queries, which are the first tokens then.
-        offset: Optional `(batch, heads, Q, T)`, added to the attention weights. Zeros change nothing, and their
-            gradient is that of the weights.
-        allowed: Optional booleans `(batch, Q, T)`: which tokens each query sees, at least one each; None for all.
+            `(2, batch, T, D / heads)`. It rotates keys, and queries, which must then be the first tokens.
+        offset: Optional `(batch, heads, Q, T)`, added to the attention weights. Pass zeros to get gradients.
+        allowed: Optional booleans `(batch, Q, T)`: which tokens each query attends to, at least one; None: all tokens.
         seeds: Seeds drawn beforehand with `draw_seeds`, for use inside a rematerialised function.
 
     Output: `(batch, Q, D)`.
@@ -113,7 +113,7 @@ class MultiHeadAttention(CompositeLayer):
             self.norm = self.inner_norm("norm", (None, None, width), self.epsilon)
 
     def draw_seeds(self, training: bool | None) -> list[Any]:
-        """Returns a list of the seed of one call, for the attention weights; None in it where nothing is dropped."""
+        """Returns a list with the dropout seed of one call, or with None if nothing is dropped."""
         return self.draw(training, self.dropout)
 
     def call(
@@ -155,8 +155,8 @@ class MultiHeadAttention(CompositeLayer):
         kind = self.rotary_embedding
         if (rotation is None) != (kind is None):
             raise ValueError(
-                f"{self.name!r} was made with rotary_embedding={kind!r} and needs {'no' if kind is None else 'a'} "
-                "rotation, the output of a RotaryEmbedding."
+                f"{self.name!r} has rotary_embedding={kind!r}, so rotation, the output of a RotaryEmbedding, must "
+                f"{'not ' if kind is None else ''}be passed."
             )
         if kind is None:
             return query, key
@@ -171,7 +171,7 @@ class MultiHeadAttention(CompositeLayer):
     def compute_output_shape(
         self, tokens_shape: Shape, queries_shape: Any = None, rotation_shape: Any = None, offset_shape: Any = None
     ) -> Shape:
-        """Returns the shape of the queries; that of the tokens without any."""
+        """Returns the shape of the queries, or of the tokens if there are no queries."""
         return tokens_shape if queries_shape is None else queries_shape
 
 
@@ -195,7 +195,7 @@ class _HiddenLayer(SameShape, CompositeLayer):
             self.norm = self.inner_norm("norm", hidden, self.epsilon)
 
     def draw_seeds(self, training: bool | None) -> list[Any]:
-        """Returns the seeds of one call, of both dropouts; two times None where nothing is dropped."""
+        """Returns the seeds of both dropouts for one call; None for each if nothing is dropped."""
         return self.draw(training, self.dropout, self.dropout)
 
     def hidden(self, x: Any, training: bool | None) -> Any:
@@ -203,7 +203,7 @@ class _HiddenLayer(SameShape, CompositeLayer):
         raise NotImplementedError
 
     def call(self, x: Tensor, training: bool | None = None, seeds: Sequence[Tensor | None] | None = None) -> Tensor:
-        """Returns the perceptron of `x`, in its shape; `seeds` None: those of `draw_seeds`."""
+        """Returns the output of the MLP, in the shape of `x`; `seeds=None` draws them with `draw_seeds`."""
         hidden_seed, output_seed = self.draw_seeds(training) if seeds is None else seeds
         x = dropout(self.hidden(x, training), self.dropout, hidden_seed)
         x = self.norm(x, training=training) if self.use_norm else x
@@ -298,7 +298,7 @@ class LayerScale(SameShape):
     With small factors a block starts as nearly the identity. DeiT-III, DINOv2 and DINOv3 have it.
 
     Args:
-        initial: First value of all factors, such as 1e-5.
+        initial: Initial value of all factors, such as 1e-5.
 
     Input: `(..., D)`. Output: the same shape.
 
@@ -347,27 +347,28 @@ class TransformerBlock(ResidualBlock):
         drop_path: Rate of stochastic depth: how often each branch of an example is skipped.
         remat: Whether to recompute the block in the backward pass instead of keeping its activations: less memory,
             about a third more time. Dropout drops the same units both times.
-        gelu: `"tanh"`, `"exact"`, `"quick"` or `"relu"`; a SwiGLU has none.
+        gelu: `"tanh"`, `"exact"`, `"quick"` or `"relu"`; not used by a SwiGLU.
         epsilon: Added to the variance by all layer normalisations.
         mlp: `"plain"`, `"swiglu"`, or with a normalisation inside `"plain_norm"`, `"swiglu_norm"`.
-        layer_scale: First value of the factors at the end of both branches (see `LayerScale`); None for none.
+        layer_scale: Initial value of `LayerScale` at the end of both branches; None: no LayerScale.
         attention_bias: Which projections have a bias, as `bias` in `MultiHeadAttention`.
-        attention_norm: Whether the concatenated heads are normalised, as `norm` there.
-        rotary_embedding: a kind of `RotaryEmbedding` where a rotation is passed; None for none.
-        output_tokens: Number of tokens to return, from the first one; None for all. For the remaining tokens, only keys
-            and values are computed.
-        causal: Whether a token attends to itself and earlier ones only, as `causal` in `MultiHeadAttention`.
+        attention_norm: Whether the concatenated heads are normalised, as `norm` in `MultiHeadAttention`.
+        rotary_embedding: The `kind` of the `RotaryEmbedding` whose output is passed as `rotation`; None if none is
+            passed.
+        output_tokens: Number of tokens to return, from the first one; None: all tokens. For the remaining tokens, only
+            keys and values are computed.
+        causal: Whether a token attends only to itself and earlier tokens.
 
     Call arguments:
         x: `(batch, T, D)`.
-        rotation: The output of `RotaryEmbedding`; with `rotary_embedding` only.
+        rotation: The output of `RotaryEmbedding`, only with `rotary_embedding`.
         attention_offset: Optional `(batch, heads, Q, T)`, added to the attention weights (see `MultiHeadAttention`); Q
             is T or `output_tokens`.
-        allowed: Optional booleans `(batch, Q, T)`: which tokens each of the first Q sees, at least one each.
-        activations: Names from `BLOCK_ACTIVATIONS`; None for none.
+        allowed: Optional booleans `(batch, Q, T)`: which tokens each of the first Q attends to, at least one.
+        activations: Optional names from `BLOCK_ACTIVATIONS` of activations to return.
 
-    Output: as `x`, with `output_tokens` tokens; with `activations` a list of these, in their order, and the output at
-    its end. All rates apply while training only.
+    Output: as `x`, with `output_tokens` tokens; with `activations` a list of the activations and then the output. All
+    rates apply only in training.
 
     Raises:
         ValueError: if a name is unknown, `heads` does not divide D, or a rate is not from 0 to below 1.
@@ -474,7 +475,7 @@ class TransformerBlock(ResidualBlock):
         return [*(kept[name] for name in activations), x] if activations else x
 
     def compute_output_spec(self, x: Any, *others: Any, activations: Any = None, **options: Any) -> Any:
-        """Returns the symbolic output of a call; with `activations` a list of theirs, then the output.
+        """Returns the symbolic output of a call; with `activations` a list of the activations, then the output.
 
         Raises ValueError for unknown activations.
         """
@@ -486,7 +487,7 @@ class TransformerBlock(ResidualBlock):
         return outputs if activations else outputs[0]
 
     def compute_output_shape(self, x_shape: Shape) -> Shape:
-        """Returns the shape of the output: that of `x`, with `output_tokens` tokens where that is set."""
+        """Returns the shape of the output: the shape of `x`, with `output_tokens` tokens if that is set."""
         return x_shape if self.output_tokens is None else (x_shape[0], self.output_tokens, x_shape[2])
 
 
@@ -521,7 +522,7 @@ class MixerBlock(SameShape, ResidualBlock):
         epsilon: Added to the variance by both layer normalisations.
 
     Call arguments:
-        x: `(batch, T, D)`; T is always that of the first call.
+        x: `(batch, T, D)`, with the same T in every call.
 
     Output: as `x`. All rates apply while training only.
 
@@ -550,7 +551,7 @@ class MixerBlock(SameShape, ResidualBlock):
         """
         _, tokens, width = x_shape
         if tokens is None:
-            raise ValueError(f"{self.name!r} mixes a fixed number of tokens, but was given the shape {x_shape}.")
+            raise ValueError(f"{self.name!r} needs a fixed number of tokens, but the shape {x_shape} was given.")
         options = {"gelu": self.gelu, "dropout": self.dropout, "dtype": self.dtype_policy}
         self.norm1 = self.inner_norm("norm1", x_shape, self.epsilon)
         self.token_mixing = MixerMLP(self.tokens_mlp_width, **options, name="token_mixing")

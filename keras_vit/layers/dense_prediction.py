@@ -27,14 +27,13 @@ from keras_vit.layers.ops import (
 
 
 def resize(x: Tensor, size: Sequence[Any], how: str) -> Tensor:
-    """Returns a map at another size, linearly between its places.
+    """Resizes a map bilinearly.
 
     Args:
         x: `(batch, rows, columns, channels)`, floating point.
         size: New rows and columns; integers, or scalar integer tensors.
-        how: `"corners"`: the outermost places stay where they are, place i is read at `i (old - 1) / (new - 1)`
-            (`align_corners=True`). `"half_pixel"`: places are centres of equal parts, i is read at
-            `(i + 1/2) old / new - 1/2`, and not before the first place.
+        how: `"corners"` as PyTorch's `align_corners=True`: cell i is read at `i (old - 1) / (new - 1)`.
+            `"half_pixel"` as `align_corners=False`: cell i is read at `(i + 1/2) old / new - 1/2`, at least 0.
 
     Returns:
         `(batch, *size, channels)` in the dtype of `x`.
@@ -68,14 +67,13 @@ def resize_bilinear(x: Tensor, size: Sequence[Any], aligned: bool) -> Tensor:
 
 @registered
 class BatchNormalization(keras.layers.BatchNormalization, BaseLayer):
-    """`keras.layers.BatchNormalization` over the last axis, with the numbers of `torch.nn.BatchNorm2d`.
+    """`keras.layers.BatchNormalization` over the last axis that computes as `torch.nn.BatchNorm2d`.
 
-    Epsilon is 1e-5. The running variance is that of a sample (n - 1), of which a step takes a share of 0.1. Keras's
-    defaults are other numbers, and its running variance divides by n.
+    The running variance is the unbiased one (divided by n - 1), and defaults are PyTorch's; Keras divides by n.
 
     Args:
-        momentum: What a step keeps of the running statistics: 1 minus PyTorch's momentum.
-        epsilon: What is added to the variance.
+        momentum: Share of the running statistics that a step keeps: 1 minus PyTorch's momentum.
+        epsilon: Added to the variance.
 
     Input: `(batch, ..., D)`. Output: the same shape.
 
@@ -94,9 +92,9 @@ class BatchNormalization(keras.layers.BatchNormalization, BaseLayer):
         super().__init__(momentum=momentum, epsilon=epsilon, **kwargs)
 
     def call(self, inputs: Tensor, training: bool | None = None, mask: Any = None) -> Tensor:
-        """Returns the inputs with each channel normalised, by the running moments.
+        """Returns the inputs with each channel normalised by the running mean and variance.
 
-        In training, unless the layer is frozen, by those of the whole batch, of which the running ones take a share.
+        In training, unless the layer is frozen, by the mean and variance of the batch, which update the running ones.
         """
         if not (training and self.trainable):
             return super().call(inputs, training=False)
@@ -164,13 +162,12 @@ class WithClassToken(BaseLayer):
 
 @registered
 class Reassemble(CompositeLayer):
-    """The tokens of a block as a map of another size and width (DPT, section 3, `Reassemble`).
+    """Projects and resizes the map of a block's patch tokens (DPT, section 3, `Reassemble`).
 
     Args:
         width: Channels of the output.
-        factor: How many times larger the output is: 4 or 2 (a transposed convolution), 1, or 0.5 (a convolution of
-            3x3 in steps of 2).
-        readout: Length to which `[patch, class token]` is projected first, before a GELU; None where the input has no
+        factor: Scale of the output: 4 or 2 (a transposed convolution), 1, or 0.5 (a 3x3 convolution of stride 2).
+        readout: Length to which `[patch, class token]` is projected first, before a GELU; None if the input has no
             class token.
 
     Input: `(batch, rows, columns, channels)`. Output: `(batch, factor * rows, factor * columns, width)`; sizes that
@@ -246,8 +243,8 @@ class FeatureFusion(CompositeLayer):
 
     Call arguments:
         x: `(batch, rows, columns, channels)`, from the deeper block.
-        skip: The shallower map; where its size is another, it is resized (half-pixel centres) to that of `x`.
-        like: A map that has the rows and columns of the output; None: twice those of `x`.
+        skip: The shallower map, which is resized (half-pixel centres) to the size of `x`.
+        like: A map with the rows and columns of the output; None: the output has twice the size of `x`.
 
     Output: `(batch, *like.shape[1:3], channels)`.
 
@@ -273,11 +270,11 @@ class FeatureFusion(CompositeLayer):
     ) -> Tensor:
         """Returns the fused map `(batch, rows, columns, channels)` at the size of `like`, or at twice that of `x`.
 
-        Raises ValueError for a shallower map too many or too few.
+        Raises ValueError if the shallower map is passed without `skip=True`, or is missing with it.
         """
         if self.use_skip != (skip is not None):
-            wanted = "a" if self.use_skip else "no"
-            raise ValueError(f"{self.name!r} was made with skip={self.use_skip} and needs {wanted} shallower map.")
+            needed = "must" if self.use_skip else "must not"
+            raise ValueError(f"{self.name!r} has skip={self.use_skip}, so a shallower map {needed} be passed as skip.")
         if self.use_skip:
             x = x + self.unit1(resize(skip, ops.shape(x)[1:3], "half_pixel"), training=training)
         x = self.unit2(x, training=training)
@@ -300,8 +297,8 @@ class DepthHead(CompositeLayer):
 
     Args:
         hidden: Channels between the last two convolutions.
-        patch_size: Height and width of a patch: the output has as many pixels as the image; None: twice the map's
-            rows and columns (DINOv2).
+        patch_size: Height and width of a patch, if the output has as many pixels as the image; None: the output has
+            twice the map's rows and columns (DINOv2).
         output: `"relu"` (times `max_depth`), `"sigmoid"` (times `max_depth`), or `"clipped"`: a ReLU plus `min_depth`,
             at most `max_depth` (DINOv2).
         min_depth: The least depth, for `"clipped"`.
@@ -309,7 +306,7 @@ class DepthHead(CompositeLayer):
 
     Call arguments:
         x: `(batch, rows, columns, channels)`.
-        patches: The map of patches `(batch, grid rows, grid columns, D)`, where there is a `patch_size`.
+        patches: The map of patches `(batch, grid rows, grid columns, D)`, only with `patch_size`.
 
     Output: `(batch, height, width)`.
 
@@ -340,14 +337,13 @@ class DepthHead(CompositeLayer):
             setattr(self, name, inner)
 
     def call(self, x: Tensor, patches: Tensor | None = None, training: bool | None = None) -> Tensor:
-        """Returns depth `(batch, height, width)`, float32 or better, as `output` makes it of the last convolution.
+        """Returns depth `(batch, height, width)`, float32 or better, at twice the map's size, or the image's size.
 
-        At twice the size of the map, or with `patches` at that of their image. Raises ValueError for patches where the
-        layer has no `patch_size`, and for none where it has one.
+        Raises ValueError if `patches` are passed without `patch_size`, or are missing with it.
         """
         if (patches is None) != (self.patch_size is None):
-            wanted = "no" if self.patch_size is None else "a"
-            raise ValueError(f"{self.name!r} has patch_size={self.patch_size} and needs {wanted} map of patches.")
+            needed = "must not" if self.patch_size is None else "must"
+            raise ValueError(f"{self.name!r} has patch_size={self.patch_size}, so patches {needed} be passed.")
         x = self.conv1(x, training=training)
         places, factors = x if patches is None else patches, self.patch_size or (2, 2)
         size = [n * factor for n, factor in zip(ops.shape(places)[1:3], factors, strict=True)]
@@ -377,10 +373,10 @@ class DepthBins(CompositeLayer):
     """Depth as a mean of equally spaced bins, weighted by a linear function of the tokens (`BNHead` in DINOv2's depth).
 
     Args:
-        min_depth: The first bin.
-        max_depth: The last bin.
-        bins: How many there are.
-        factor: How many times more rows and columns than the map the output has.
+        min_depth: Depth of the first bin.
+        max_depth: Depth of the last bin.
+        bins: Number of bins.
+        factor: Scale of the output: rows and columns for one of the map.
 
     Input: `(batch, rows, columns, channels)`. Output: float32 or better, `(batch, factor * rows, factor * columns)`.
 
@@ -420,7 +416,7 @@ _NORM_EPSILON = 1e-6  # of LayerNorm2d, whatever the backbone's is
 
 @registered
 class QueryRotation(BaseLayer):
-    """A rotation that leaves queries, which have no place in the image, as they are.
+    """Extends a rotation by queries, which have no place in the image and are not rotated.
 
     Args:
         count: The number of queries, which stand before the other tokens.
@@ -527,7 +523,7 @@ class MaskHead(SameShape, CompositeLayer):
     """Three linear layers from a query to a vector, whose product with each place of a map is its mask (EoMT, 3.2).
 
     Args:
-        activation: Between the linear layers; as in `keras_vit.EoMTConfig`.
+        activation: Activation between the linear layers, as in `keras_vit.EoMTConfig`.
 
     Input and output: `(batch, Q, D)`.
 

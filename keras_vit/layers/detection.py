@@ -32,13 +32,13 @@ class DetectionHead(CompositeLayer):
 
     Args:
         classes: C, the number of classes.
-        embedding: E, the length of the vector that a patch and a class have.
+        embedding: E, the length of the embeddings of patches and classes.
         grid_size: Rows and columns of patches.
         prefix_tokens: Tokens before the patches.
         class_token: Whether patches are multiplied by the first token.
-        objectness: Whether there is a head that says how likely a patch has an object (OWLv2).
-        activation: Of the heads of boxes and objectness, as in `keras_vit.DetectorConfig`.
-        epsilon: Of the normalisation after the product with the class token.
+        objectness: Whether there is a head for the probability that a patch shows an object (OWLv2).
+        activation: Activation of the heads of boxes and objectness, as in `keras_vit.DetectorConfig`.
+        epsilon: Epsilon of the normalisation after the product with the class token.
 
     Input: `(batch, prefix_tokens + P, D)`. Output: a dictionary of float32 or better: `logits` `(batch, P, C)`, `boxes`
     `(batch, P, 4)`, centre and size in 0..1, and `objectness` `(batch, P)` where there is such a head.

@@ -25,9 +25,9 @@ def sincos2d(rows: Any, columns: Any, width: int, xp: ModuleType = np) -> Any:
     fall from 1 to 1/10,000 geometrically.
 
     Args:
-        rows: Rows of patches; a Python integer, or a scalar integer tensor where `xp` is `keras.ops`.
-        columns: Columns of patches; likewise.
-        width: D.
+        rows: Rows of patches; a Python integer, or a scalar integer tensor if `xp` is `keras.ops`.
+        columns: Columns of patches, of the same type.
+        width: D, the length of a token.
         xp: The array module, `numpy` (computes in float64) or `keras.ops` (float32, traceable).
 
     Returns:
@@ -65,29 +65,29 @@ def _count(n: Any) -> Any:
 
 @registered
 class RotaryEmbedding(BaseLayer):
-    """The sines and cosines by which `MultiHeadAttention` turns queries and keys (RoFormer, arXiv 2104.09864).
+    """The sines and cosines by which `MultiHeadAttention` rotates queries and keys (RoFormer, arXiv 2104.09864).
 
-    They are the same for all images, heads and blocks, and are computed for any grid: nothing is ever resized. The
-    first half of a head's channels knows the row of a patch and the other its column, except for `"pe"`:
+    They are the same for all images, heads and blocks, and are computed for any grid without resizing. The first half
+    of a head's channels encodes the row of a patch and the second half its column, except for `"pe"`:
 
-    - `"dinov3"`: a place is in (-1, 1), its angle `2 pi place / period`. Channel i is turned with channel i + d/2.
-      The periods are a weight that does not train. It starts as the formula of timm and Hugging Face says; Facebook's
-      own files hold periods that were rounded to bfloat16.
-    - `"eva02"`: a place counts in cells of a reference grid, whatever the grid is; its angle is
-      `place * 10000 ** (-4 j / d)`. Channel 2i is turned with channel 2i + 1. There are no weights.
-    - `"pe"` (Perception Encoder): as `"eva02"`, but the first half knows the column and the second the row, and where
-      tokens stand before the patches, places are counted from 1.
+    - `"dinov3"`: positions are in (-1, 1), and the angle is `2 pi position / period`. Channel i is rotated with channel
+      i + d/2. The periods are a weight that does not train, initialised as in timm and Hugging Face; in Facebook's own
+      files they are rounded to bfloat16.
+    - `"eva02"`: positions are scaled to a reference grid, and the angle is `position * 10000 ** (-4 j / d)`. Channel 2i
+      is rotated with channel 2i + 1. There are no weights.
+    - `"pe"` (Perception Encoder): as `"eva02"`, but the first half encodes the column and the second the row, and if
+      tokens stand before the patches, positions are counted from 1.
 
     Args:
         kind: `"dinov3"`, `"eva02"` or `"pe"`.
         size: d, the length of a head's queries and keys; a multiple of 4.
         prefix_tokens: Tokens before the patches, which are not rotated.
         reference_grid: Rows and columns of the reference grid of `"eva02"` (16 by 16 in all published files) and
-            `"pe"`; None: places are whole numbers of patches on any grid.
+            `"pe"`; None: positions are whole numbers of patches on any grid.
 
     Call arguments:
         patches: The patch map `(batch, rows, columns, D)`; only its shape matters.
-        scale: Optional scalar by which all places are multiplied, as DINOv3 does at random while it trains.
+        scale: Optional scalar by which all positions are multiplied, as DINOv3 does at random in training.
 
     Output: float32 `(2, prefix_tokens + rows * columns, size)`, the sines and the cosines.
 
@@ -124,7 +124,7 @@ class RotaryEmbedding(BaseLayer):
             )
 
     def call(self, patches: Tensor, scale: Tensor | None = None) -> Tensor:
-        """Returns sines, then cosines, float32 `(2, tokens, size)`, of the angles by which queries and keys are turned.
+        """Returns sines and cosines, float32 `(2, tokens, size)`, of the angles by which queries and keys are rotated.
 
         Tokens before the patches have the angle 0.
         """
@@ -155,7 +155,7 @@ class RotaryEmbedding(BaseLayer):
         return keras.KerasTensor(self.compute_output_shape(patches.shape), dtype="float32")
 
     def compute_output_shape(self, patches_shape: Shape, scale_shape: Shape | None = None) -> Shape:
-        """Returns `(2, tokens, size)`; the number of tokens is None where it is not known."""
+        """Returns `(2, tokens, size)`, for the sines and the cosines of each token; tokens is None if unknown."""
         _, rows, columns, _ = patches_shape
         tokens = None if rows is None or columns is None else self.prefix_tokens + rows * columns
         return (2, tokens, self.size)

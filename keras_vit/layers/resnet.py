@@ -28,10 +28,10 @@ class StdConv2D(BaseLayer):
         kernel_size: Height and width of the kernel.
         strides: Step of the convolution in both directions.
         padding: `"same"` (TensorFlow's, which pads more after than before), or the number of zeros on every side.
-        epsilon: Keeps the division finite.
+        epsilon: Added to the standard deviation or the variance.
         epsilon_inside: False: the kernel is divided by `std + epsilon` (`StdConv` in the official
             `models_resnet.py`). True: by `sqrt(var + epsilon)` (BiT).
-        folded: True where the stored kernel has been standardised already, for inference.
+        folded: Whether the stored kernel has been standardised already, for inference.
 
     Input: `(batch, height, width, channels)`. Output: `(batch, rows, columns, filters)`.
 
@@ -91,13 +91,13 @@ def bit_conv(
     """Returns a new `StdConv2D` as BiT has it: zeros on every side, its own epsilon, added to the variance.
 
     Args:
-        name: Of the layer.
-        filters: As the other arguments, in `StdConv2D`.
+        name: Name of the layer.
+        filters: Number of output channels.
         size: Rows and columns of the kernel.
         strides: Step in both directions.
-        padding: Zeros on every side.
+        padding: Number of zeros on every side.
         folded: Whether the stored kernel is standardised.
-        dtype: Of the layer, or its policy; None for Keras's default.
+        dtype: Dtype or dtype policy of the layer; None for Keras's default.
 
     Returns:
         The layer; input `(batch, height, width, channels)`, output `(batch, rows, columns, filters)`.
@@ -174,7 +174,7 @@ class ResNetUnit(_Bottleneck):
         filters: Channels of the first two convolutions; the output has four times as many.
         strides: Step of the 3x3 convolution, and of the projection of the shortcut.
         folded: Whether the stored kernels have been standardised already (see `StdConv2D`).
-        epsilons: `"official"`, or `"timm"`, whose normalisations and kernels have others.
+        epsilons: Epsilons of normalisations and kernels: `"official"` or `"timm"`.
 
     Input: `(batch, height, width, channels)`. Output: `(batch, rows, columns, 4 * filters)`.
 

@@ -73,8 +73,8 @@ class TextPooling(BaseLayer):
 
     Args:
         kind: `"last"`, `"first"`, `"largest_id"`, `"end_id"` or `"mean"`, as `pooling` in `keras_vit.TextConfig`.
-        end_id: As there.
-        pad_id: As there; tokens with this id are left out of the mean.
+        end_id: The id of the token that ends a text, for `"end_id"`.
+        pad_id: The id of padding, which the mean leaves out.
 
     Call arguments:
         tokens: `(batch, T, D)`.
@@ -102,9 +102,9 @@ class TextPooling(BaseLayer):
             )
 
     def call(self, tokens: Tensor, ids: Tensor) -> Tensor:
-        """Returns one vector for each text, `(batch, D)`: a token, or the mean of those that are not padding.
+        """Returns one vector for each text, `(batch, D)`: a token, or the mean of all tokens except padding.
 
-        `"end_id"` takes the first token with that id, and the first of all where none has it.
+        `"end_id"` picks the first token with that id, or the first token of a text without it.
         """
         if self.kind in ("last", "first"):
             return tokens[:, -1 if self.kind == "last" else 0]

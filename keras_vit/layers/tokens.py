@@ -33,14 +33,14 @@ class PatchEmbedding(BaseLayer):
     Args:
         width: D, the length of an embedding.
         patch_size: Height and width of a patch in pixels; one integer for square patches.
-        bias: Whether a bias is added; CLIP has none.
+        bias: Whether to add a bias (CLIP: no).
 
     Input: `(batch, height, width, channels)`, floating point; the sizes are multiples of the patch's.
     Output: `(batch, rows, columns, D)`, one embedding per patch.
 
     Raises:
-        ValueError: if an image does not divide into whole patches. In graphs of TensorFlow for any size, where this
-            shows only when they run, TensorFlow raises its InvalidArgumentError.
+        ValueError: if an image is not a whole number of patches; for graphs of TensorFlow with unknown sizes
+            InvalidArgumentError at run time.
 
     Examples:
         >>> tuple(layers.PatchEmbedding(width=8, patch_size=4)(np.zeros((1, 8, 12, 3), "float32")).shape)
@@ -200,19 +200,19 @@ class TokenDropout(SameShape):
 class PatchDropout(BaseLayer):
     """Drops random patch tokens of each image in training, which saves time (FLIP, arXiv 2212.00794).
 
-    The kept patches already have their position embeddings; their order is random unless `ordered`, and blocks do not
-    depend on it. The same as timm's `PatchDropout`; inference keeps all patches.
+    The same as timm's `PatchDropout`. Patches must have their position embeddings already, because the order of kept
+    patches is random unless `ordered`. Inference keeps all patches.
 
     Args:
-        rate: Share of the patches that is left out; at least one stays.
-        prefix_tokens: Number of tokens before the patches, which all stay.
-        ordered: Whether the patches that stay keep their order.
+        rate: Share of the patches to drop; at least one patch is kept.
+        prefix_tokens: Number of tokens before the patches, all of which are kept.
+        ordered: Whether kept patches stay in order.
 
     Call arguments:
         tokens: `(batch, prefix_tokens + patches, D)`.
         rotation: Optional, the output of `RotaryEmbedding`, `(2, T, size)`.
 
-    Output: `(batch, prefix_tokens + kept patches, D)`. With a rotation a list of these and of the rotation of each
+    Output: `(batch, prefix_tokens + kept patches, D)`. With `rotation`, a list of these tokens and the rotation of each
     image, `(2, batch, prefix_tokens + kept patches, size)`.
 
     Examples:
@@ -248,7 +248,7 @@ class PatchDropout(BaseLayer):
         return ops.concatenate([prefix, places], axis=1)
 
     def compute_output_spec(self, tokens: Any, rotation: Any = None, training: bool | None = None) -> Any:
-        """Returns the symbolic tokens, all of them as at inference; with a rotation, a list of both."""
+        """Returns the symbolic tokens, as at inference; with `rotation`, a list of tokens and rotation."""
         outputs = [keras.KerasTensor(x.shape, self.compute_dtype) for x in (tokens, rotation) if x is not None]
         return outputs if len(outputs) > 1 else outputs[0]
 
@@ -291,16 +291,16 @@ class AddPositionEmbedding(_AddTable):
     Args:
         grid_size: Rows and columns of the patches that the table was made for.
         prefix_tokens: Number of tokens before the patches (1 for a class token); they are never resized.
-        interpolation: How the table changes size for another grid: a name in `keras_vit.interpolation.METHODS`.
-        dropout: Rate of dropout on the sum while training.
-        embed_prefix: Whether the tokens before the patches have rows in the table. Without, they pass unchanged, as
-            in big_vision, which prepends its class token after adding the embeddings.
-        register_tokens: How many tokens right before the patches have no row even so, as DINOv2's registers.
+        interpolation: How the table is resized for another grid: a name in `keras_vit.interpolation.METHODS`.
+        dropout: Dropout rate of the sum in training.
+        embed_prefix: Whether the tokens before the patches have rows in the table. Otherwise they pass unchanged, as in
+            big_vision, which prepends its class token after adding the embeddings.
+        register_tokens: Number of tokens directly before the patches without a row in any case, as DINOv2's registers.
 
     Call arguments:
         tokens: `(batch, prefix_tokens + rows * columns, D)`.
-        patches: Optional `(batch, rows, columns, D)`, the patch map that the tokens come from. Where it is given,
-            the table is resized in the graph to its rows and columns; without it the grid is `grid_size`.
+        patches: Optional `(batch, rows, columns, D)`, the patch map that the tokens come from. If given, the table is
+            resized to its rows and columns at run time; otherwise the grid is `grid_size`.
 
     Output: as `tokens`.
 
@@ -333,14 +333,14 @@ class AddPositionEmbedding(_AddTable):
 class AddSinCosPositionEmbedding(_AddTable):
     """Adds sines and cosines of every patch's row and column: `posemb="sincos2d"` in big_vision's `models/vit.py`.
 
-    It has no weights, and for another grid it computes other values: nothing is ever resized.
+    It has no weights, and values are computed for every grid without resizing.
 
     Arguments as in `AddPositionEmbedding`; tokens before the patches pass unchanged.
 
-    Call arguments and output: as there, `(batch, T, D)`; D is 8 or more and a multiple of 4.
+    Call arguments and output: as in `AddPositionEmbedding`, `(batch, T, D)`; D is a multiple of 4 of at least 8.
 
     Raises:
-        ValueError: if D is not such a number.
+        ValueError: if D is another number.
 
     Examples:
         >>> layer = layers.AddSinCosPositionEmbedding(grid_size=(2, 2))
@@ -365,11 +365,11 @@ class TokenPooling(BaseLayer):
     """The y of equation 4: picks a token, averages the patches (appendix D.3), or both.
 
     Args:
-        mode: `"token"`: one token; `"token_dist"`: the mean of it and the next one, the distillation token, as timm's
-            DeiT returns without a head; `"avg"`: the mean of the patch tokens; `"token_avg"`: the token, then the mean,
-            as DINOv2's linear classifiers read them.
-        prefix_tokens: Number of tokens before the patches, left out of the mean.
-        token: Which token; 0 for the first.
+        mode: `"token"`: one token; `"token_dist"`: the mean of this token and the next one, the distillation token, as
+            in timm's DeiT without a head; `"avg"`: the mean of the patch tokens; `"token_avg"`: the token and the mean,
+            concatenated, as for DINOv2's linear classifiers.
+        prefix_tokens: Number of tokens before the patches, which the mean leaves out.
+        token: Index of the token to pick.
 
     Input: `(batch, T, D)`. Output: `(batch, D)`, or `(batch, 2 D)` with `"token_avg"`.
 
@@ -406,7 +406,7 @@ class MAPHead(CompositeLayer):
         mlp_width: Length of the hidden layer of the MLP after the attention.
         gelu: `"tanh"`, `"exact"` or `"quick"`.
         epsilon: Added to the variance by the layer normalisation.
-        skipped_tokens: How many of the first tokens the query does not attend to.
+        skipped_tokens: Number of first tokens that the query does not attend to.
 
     Call arguments:
         tokens: `(batch, T, D)`.
@@ -481,15 +481,15 @@ class SelfMask(BaseLayer):
 
 @registered
 class TokenMap(BaseLayer):
-    """Lays the patch tokens out as they lie in the image, without the tokens before them.
+    """Reshapes the patch tokens to a map of rows and columns, without the tokens before them.
 
-    Detectors and segmentation heads read such a map, as a convolutional network returns it.
+    Detectors and segmentation heads read such maps.
 
     Args:
         grid_size: Rows and columns of the patches.
         prefix_tokens: Number of tokens before the patches.
 
-    Call arguments: as of `AddPositionEmbedding`. Output: `(batch, rows, columns, D)`.
+    Call arguments: as in `AddPositionEmbedding`. Output: `(batch, rows, columns, D)`.
 
     Examples:
         >>> tuple(layers.TokenMap(grid_size=(2, 3))(np.zeros((1, 7, 8), "float32")).shape)
@@ -500,9 +500,9 @@ class TokenMap(BaseLayer):
     prefix_tokens: int = 1
 
     def call(self, tokens: Tensor, patches: Tensor | None = None) -> Tensor:
-        """Returns the patch tokens as a map `(batch, rows, columns, D)`, of the grid of `patches` where that is given.
+        """Returns the patch tokens as a map `(batch, rows, columns, D)`, for the grid of `patches` if given.
 
-        The backend raises its error for a reshape where the tokens do not fill the grid.
+        The backend raises an error of its own if the tokens do not fill the grid.
         """
         rows, columns = self.grid_size if patches is None else ops.shape(patches)[1:3]
         return reshape(tokens[:, self.prefix_tokens :], (-1, rows, columns, tokens.shape[-1]))

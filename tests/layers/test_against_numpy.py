@@ -205,10 +205,13 @@ ZEROS = np.zeros((2, 3, 12), "f4")
         (lambda: layers.StdConv2D(4, 3, padding="valid"), "padding must be one of .*'same'.*'valid'"),
         (lambda: layers.BatchNormalization(axis=1), "axis must be one of .*-1.*, but 1"),
         (lambda: layers.UpscaleBlock("gelu"), "activation must be one of .*'exact'.* but 'gelu'"),
-        (lambda: layers.DepthHead(4, patch_size=(2, 2))(ZEROS[None]), r"=\(2, 2\) and needs a map of patches"),
+        (lambda: layers.DepthHead(4, patch_size=(2, 2))(ZEROS[None]), r"=\(2, 2\), so patches must be passed"),
         (lambda: layers.TextPooling("largest_id", end_id=3), "end_id and kind='end_id' need each other, but 3 and 'l"),
-        (lambda: layers.FeatureFusion()(ZEROS[None]), "was made with skip=True and needs a shallower map"),
-        (lambda: layers.FeatureFusion(False)(ZEROS[None], skip=ZEROS[None]), "skip=False and needs no shallower map"),
+        (lambda: layers.FeatureFusion()(ZEROS[None]), "has skip=True, so a shallower map must be passed"),
+        (
+            lambda: layers.FeatureFusion(False)(ZEROS[None], skip=ZEROS[None]),
+            "skip=False, so a shallower map must not be passed",
+        ),
         (
             lambda: layers.resize(ZEROS[None], (3, 3), "linear"),
             "how must be one of .*'half_pixel'.*'linear'",
@@ -217,9 +220,12 @@ ZEROS = np.zeros((2, 3, 12), "f4")
         (lambda: layers.TokenPooling("max"), "mode must be one of .*'token', 'avg', 'token_avg'.* but 'max'"),
         (
             lambda: layers.MultiHeadAttention(2)(ZEROS, rotation=np.zeros((2, 3, 6), "f4")),
-            "=None and needs no rotation",
+            "=None, so rotation.* must not be passed",
         ),
-        (lambda: layers.MultiHeadAttention(2, rotary_embedding="eva02")(ZEROS), "='eva02' and needs a rotation"),
+        (
+            lambda: layers.MultiHeadAttention(2, rotary_embedding="eva02")(ZEROS),
+            "='eva02', so rotation.* must be passed",
+        ),
         (lambda: layers.RotaryEmbedding("eva02", 6), "size must be a positive multiple of 4, but 6"),
         (lambda: layers.AddPositionEmbedding((2, 3), interpolation="cubic"), "interpolation must be one of .*'cubic'"),
         *(

@@ -200,7 +200,7 @@ def test_what_a_mixer_cannot_be(path, tmp_path):
         ),
         (lambda: keras_vit.to_checkpoint(model, tmp_path / "a", layout="huggingface"), "cannot store this model"),
         (lambda: keras_vit.inspection.attention_maps(model, images_for(SQUARE)), "MLP-Mixer .* has no attention"),
-        (lambda: keras_vit.layers.MixerBlock(3, 4).build((None, None, 8)), "mixes a fixed number of tokens"),
+        (lambda: keras_vit.layers.MixerBlock(3, 4).build((None, None, 8)), "needs a fixed number of tokens"),
     ):
         with pytest.raises((TypeError, ValueError), match=message):
             call()
