@@ -179,9 +179,7 @@ class Augmentation(PictureAugmentation):
         for name in ("erasing_mean", "erasing_std"):
             value = getattr(self, name)
             if self.erasing and isinstance(value, tuple) and len(value) not in (1, channels):
-                raise ValueError(
-                    f"{name} must be one number, or one for each of {channels} channels, but {value} was given."
-                )
+                raise ValueError(f"{name} must be one number, or one for each of {channels} channels, not {value}.")
 
 
 def resize_for_evaluation(pixels: np.ndarray, size: tuple[int, int], resize: str | Pipeline = "squash") -> np.ndarray:

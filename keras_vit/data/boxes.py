@@ -61,7 +61,7 @@ def checked_boxes(target: Mapping[str, Any], size: tuple[int, ...], classes: int
     boxes = boxes.reshape(0, 4) if not boxes.size else boxes
     if boxes.shape != (len(labels), 4):
         raise ValueError(
-            f"boxes of {name} must have the shape {(len(labels), 4)}, one row for each label, but have {boxes.shape}."
+            f"boxes of {name} must have the shape {(len(labels), 4)}, for its labels, but have {boxes.shape}."
         )
     height, width = size
     wrong = ~np.isfinite(boxes).all(1) | (boxes[:, 2:] < boxes[:, :2]).any(1)
@@ -142,7 +142,7 @@ def open_boxes(
         raise ValueError(f"annotations={str(annotations)!r} needs a folder of pictures as data. Leave annotations out.")
     if (file, label) != ("file", "label") and not is_table:
         raise ValueError(
-            f"file={file!r} and label={label!r} are columns of a table, but data is not a table. Leave them out."
+            f"file={file!r} and label={label!r} are columns of a table, but data is not a table: omit them."
         )
     if isinstance(source, BoxedImages):
         found = source
@@ -217,9 +217,7 @@ def _table(source: Any, names: Sequence[str] | None, file: str, label: str) -> B
     if not found:
         raise ValueError(f"No row of {where} has a label in the column {label!r}. Pass label=COLUMN.")
     if unknown:
-        raise ValueError(
-            f"{where} has the classes {listing(unknown)}, but class_names has only {listing(known)}. Add them there."
-        )
+        raise ValueError(f"{where} has the classes {listing(unknown)}, but class_names has only {listing(known)}.")
     files = [home / cells.text(file, i) for i in range(len(rows))]
     notes: dict[Path, list[Any]] = {path: [] for path in files}
     for i, (path, of_row) in enumerate(zip(files, labels, strict=True)):

@@ -178,9 +178,7 @@ def pictures_by_name(folder: Path, ids: Path | None) -> Callable[..., Any]:
             return None
         if not places:
             others = f", only {printable(alike[0])}" if alike else ""
-            raise FileNotFoundError(
-                f"{folder} has no picture {name}{others}. Pass the folder of the annotated pictures."
-            )
+            raise FileNotFoundError(f"{folder} has no picture {name}{others}. Pass the folder of annotated pictures.")
         if len(places) > 1:
             raise ValueError(f"{folder} has two pictures called {name}: {places[0]} and {places[1]}. Keep one of them.")
         return places[0]

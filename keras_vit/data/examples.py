@@ -236,9 +236,7 @@ def check_labels(
     name = name or (lambda i: f"image {i} of {where}")
     labels = to_numpy(labels)
     if labels.dtype.kind not in "iufb" and "float" not in labels.dtype.name:
-        raise TypeError(
-            f"The labels of {where} must be numbers, but their dtype is {labels.dtype}. Number the classes from 0."
-        )
+        raise TypeError(f"The labels of {where} must be numbers, but the dtype is {labels.dtype}. Number the classes.")
     if labels.ndim == 2 and labels.shape[1] == 1 and target != "multilabel":
         labels = labels[:, 0]
     if labels.ndim == 1 and target == "number":
@@ -259,7 +257,7 @@ def check_labels(
         )
     if classes is not None and labels.shape[1] != classes:
         raise ValueError(
-            f"The labels of {where} must have {classes} columns, one for each class, but they have {labels.shape[1]}."
+            f"The labels of {where} must have {classes} columns, one for each class, not {labels.shape[1]}."
         )
     values = labels.astype("float64")
     if target == "class":
@@ -324,9 +322,7 @@ def match_labels(data_names: Sequence[str], model_names: Sequence[str], where: s
         )
     ambiguous = [name for name in data_names if counts[name] > 1]
     if ambiguous:
-        raise ValueError(
-            f"{where} has the classes {listing(ambiguous)}, but several outputs of the model have this name."
-        )
+        raise ValueError(f"{where} has the classes {listing(ambiguous)}, but several model outputs have this name.")
     outputs = {name: output for output, name in enumerate(model_names)}
     return np.array([outputs[name] for name in data_names], "int64")
 
@@ -394,9 +390,7 @@ class Reading:
 def sampled(examples: Examples, sampling: str) -> Callable[[np.random.Generator], np.ndarray]:
     """A function from a generator to the indices of an epoch, int64 `(examples,)`: some of them several times."""
     if examples.target not in ("class", "multilabel"):
-        raise ValueError(
-            f"sampling={sampling!r} needs classes, but the target of the data is {examples.target!r}. Leave it out."
-        )
+        raise ValueError(f"sampling={sampling!r} needs classes, but the data has the target {examples.target!r}.")
     groups = groups_of(examples)
     counts = np.bincount(groups)
     if examples.target == "multilabel":
@@ -522,9 +516,7 @@ def _splits(names: Iterable[Any], where: str) -> dict[str, Any]:
         by_rank = found.get(split, {0: []})
         best = by_rank[min(by_rank)]
         if len(best) > 1:
-            raise ValueError(
-                f"{where} has more than one {split} split: {best}. Keep one of them, or rename the others."
-            )
+            raise ValueError(f"{where} has more than one {split} split: {best}. Keep one, or rename the others.")
         if best:
             result[split] = best[0]
     for split, other in IN_PLACE_OF.items():

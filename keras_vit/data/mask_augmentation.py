@@ -111,12 +111,10 @@ class MaskAugmentation(PictureAugmentation):
         if channels != 3 and self.recolours:
             plain = ", ".join(f"{name}=0" for name in (*CHANGES, "fill"))
             raise ValueError(
-                f"Changes of colours need RGB images, but channels={channels}. Pass MaskAugmentation({plain})."
+                f"Colour changes need RGB images, but channels={channels}. Pass MaskAugmentation({plain})."
             )
         if isinstance(self.fill, tuple) and len(self.fill) not in (1, channels):
-            raise ValueError(
-                f"fill must be one number, or one for each of {channels} channels, but {self.fill} was given."
-            )
+            raise ValueError(f"fill must be one number, or one for each of {channels} channels, not {self.fill}.")
 
 
 PLAIN = MaskAugmentation((1.0, 1.0), 1.0, False, 0.0, 0.0, 0.0, 0.0)  # a picture at size, and a crop where it is longer
@@ -276,9 +274,7 @@ def augment_masks(
     if picture.dtype != np.uint8:
         raise TypeError(f"picture must be uint8 (height, width, 3), but its dtype is {picture.dtype}.")
     if masks.shape[1:] != picture.shape[:2]:
-        raise ValueError(
-            f"masks must be as large as the picture, {picture.shape[:2]}, but their shape is {masks.shape}."
-        )
+        raise ValueError(f"masks must have the picture's size, {picture.shape[:2]}, but their shape is {masks.shape}.")
     if "crowd" in targets:
         single = ~np.asarray(targets["crowd"], bool)
         masks, labels = masks[single], labels[single]

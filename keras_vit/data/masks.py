@@ -306,9 +306,7 @@ def open_masks(
         )
     if isinstance(source, (str, os.PathLike)):
         if not os.path.isdir(source):
-            raise FileNotFoundError(
-                f"data must be a folder of images/ and masks/, but there is no folder {str(source)!r}."
-            )
+            raise FileNotFoundError(f"data must be a folder of images/ and masks/, but {str(source)!r} does not exist.")
         names, classes = check_class_names(names or names_beside(source), classes)
     data = MaskedImages(source, classes, names, ignore, reduce_zero_label)
     if data.pipeline is not None and hasattr(source, "__next__"):
@@ -359,9 +357,7 @@ def mask_targets(
             names = {k: k - 1 for k in names if k != 0}
     else:
         if ignore != 255 or reduce_zero_label:
-            raise ValueError(
-                f"ignore={ignore} and reduce_zero_label={reduce_zero_label} cannot be used with segments=: omit them."
-            )
+            raise ValueError(f"ignore={ignore} and reduce_zero_label={reduce_zero_label} are not used with segments=.")
         known = {int(part["id"]): int(part["label"]) for part in segments if not part.get("crowd")}
         names = {int(k): known[int(k)] for k in np.unique(labels) if int(k) in known}
     masks = [labels == k for k in names]

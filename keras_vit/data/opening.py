@@ -438,9 +438,7 @@ class Slices:
         self._images, self._labels, self._batch_size = to_numpy(images), to_numpy(labels), batch_size
         shapes = self._images.shape, self._labels.shape
         if self._images.ndim < 2 or self._labels.ndim < 1 or len(self._images) != len(self._labels):
-            raise ValueError(
-                f"Images and labels must be equally long batches, but have the shapes {shapes[0]} and {shapes[1]}."
-            )
+            raise ValueError(f"Images and labels must be equally long batches, but have {shapes[0]} and {shapes[1]}.")
 
     def __len__(self) -> int:
         return count_steps(len(self._images), self._batch_size, training=False)
@@ -541,9 +539,7 @@ def open_tfds(name: str, split: str, class_names: list[str] | None) -> Examples:
     builder = tfds.builder(name)
     features = builder.info.features or {}
     if not {"image", "label"} <= set(features) or not hasattr(features["label"], "names"):
-        raise ValueError(
-            f"tfds:{name} must have the features 'image' and 'label', a ClassLabel, but it has {sorted(features)}."
-        )
+        raise ValueError(f"tfds:{name} must have 'image' and 'label', a ClassLabel, but it has {sorted(features)}.")
     if getattr(builder.info.file_format, "value", None) != "array_record":
         raise ValueError(
             f"tfds:{name} is not stored as array_record, which random access needs. Call tfds.builder({name!r}, "

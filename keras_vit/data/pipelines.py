@@ -59,9 +59,7 @@ class Labels:
         labels = to_numpy(labels)
         if not images.ndim or not labels.ndim or len(images) != len(labels):
             counts = [len(of) if of.ndim else "one" for of in (images, labels)]
-            raise ValueError(
-                f"{where} needs a label for each image, but has {counts[0]} images and {counts[1]} labels."
-            )
+            raise ValueError(f"{where} needs a label for each image, but has {counts[0]} images, {counts[1]} labels.")
         return check_labels(labels, self.classes, where, target="class" if self.target == NO_TARGET else self.target)[0]
 
 
@@ -153,7 +151,7 @@ class PipelineStream(ImageStream):
             if not self.endless:
                 raise EndOfData(f"step must be below {self._next}, the batches of the pipeline, but {step} was given.")
             raise ValueError(
-                f"The pipeline ends after {self._next} batches and cannot be read again. Pass a data set or a list."
+                f"The pipeline ends after {self._next} batches. Pass a data set or list that can be read again."
             )
         self._next += 1
         return pulled
@@ -195,9 +193,7 @@ class PipelineStream(ImageStream):
         shapes = sorted({(images.shape[1:], np.shape(labels[0])) for images, labels in parts})
         if len(shapes) > 1 and not self._in_lists:
             found = " and ".join("{} with labels {}".format(*shape) for shape in shapes[:2])
-            raise ValueError(
-                f"Examples of a batch must have one shape, but have {found}. Resize them or pass batch_size=1."
-            )
+            raise ValueError(f"Examples of a batch must have one shape, but have {found}. Pass batch_size=1.")
         images: Any = [image for images, _ in parts for image in images]
         labels: Any = [label for _, labels in parts for label in labels]
         if not self._in_lists:

@@ -375,9 +375,7 @@ def _coco(folder: Path, file: Path, names: Sequence[str] | None) -> SegmentedIma
     rows, task, annotate = about.rows, "instance", functools.partial(instance_targets, file)
     if about.is_panoptic:
         if not ids.is_dir():
-            raise ValueError(
-                f"The panoptic annotation {file} needs its PNG files in the folder {ids}, which is missing."
-            )
+            raise ValueError(f"The panoptic annotation {file} needs its PNG files in {ids}, which does not exist.")
         rows, task = [row for row in rows if row.labels.keys() - row.crowds], "panoptic"
         warn_of_crowds(file, sum(bool(row.crowds) for row in about.rows) - sum(bool(row.crowds) for row in rows))
         missing = [row.png for row in rows if not (ids / row.png).is_file()]
@@ -420,9 +418,7 @@ def _ade20k_targets(semantic: Callable[..., Targets], files: tuple[Path, Path], 
     keys = [key for key in np.unique(ids).tolist() if key]
     if any(not 1 <= key // 256 <= len(things) for key in keys):
         found = sorted({key // 256 for key in keys})
-        raise ValueError(
-            f"The first channel of {file} must have class numbers from 1 to {len(things)}, but has {found}."
-        )
+        raise ValueError(f"The first channel of {file} must have class numbers 1 to {len(things)}, but has {found}.")
     single = mask_targets(ids, segments=[{"id": key, "label": things[key // 256 - 1]} for key in keys])
     stuff = np.isin(found["labels"], known.stuff)
     return {name: np.concatenate([found[name][stuff], single[name]]) for name in found}
@@ -457,7 +453,7 @@ def _instance_folder(folder: Path, names: Sequence[str] | None) -> SegmentedImag
     unused = sorted({path.name for path in (folder / "instances").iterdir() if path.is_dir()} - pictures.keys())
     if unused:
         warn_caller(
-            f"{len(unused)} folders of {folder / 'instances'} are left out without a picture: {listing(unused)}."
+            f"{len(unused)} folders of {folder / 'instances'} are left out, without picture: {listing(unused)}."
         )
     files = {path: image_files(folder / "instances" / stem) for stem, path in pictures.items() if stem not in unused}
     files = {path: parts for path, parts in files.items() if parts}

@@ -312,9 +312,7 @@ class ExampleStream(ImageStream):
         # A part of a test batch may have no good image, where another process has some.
         if places and not len(good) and (self.endless or (shape is not None and self.shard[1] == 1)):
             if self.bad:
-                raise ValueError(
-                    f'None of the images of batch {step} can be read. Pass check="decode" to leave them out.'
-                )
+                raise ValueError(f'None of the images of batch {step} can be read. Pass check="decode".')
             raise ValueError(f"None of the images of batch {step} has a segment in its crop. Check the segments.")
         if len(good) < count:
             images = [images[i] for i in good] if shape is None else images[good]

@@ -98,7 +98,7 @@ class LabelTable:
             labels = self._columns(rows, names)
             if split == "train" and len(names) < 2 and self.target == "class":
                 raise ValueError(
-                    f"A classifier needs two classes or more, but {self.source} has only {listing(names)}."
+                    f"A classifier needs at least two classes, but {self.source} has only {listing(names)}."
                 )
             without = [name for name, column in zip(names, labels.T, strict=True) if not column.any()]
             if split == "train" and without and class_names is None:
@@ -212,9 +212,7 @@ def open_table(
         check_class_name(name, f"{name!r} in {where}")
     alike = _spelled_alike(classes)
     if alike:
-        warn_caller(
-            f"The classes {listing(alike)} of {where} differ in spelling only. Rename them if they are the same."
-        )
+        warn_caller(f"The classes {listing(alike)} of {where} differ in spelling only. Rename them if they are equal.")
     home = home if folder is None else Path(folder)
     table = LabelTable(
         files=[home / cells.text(file, i) for i in count],
@@ -241,9 +239,7 @@ class Cells:
         """Returns the text of a cell; ValueError if it is empty."""
         text = _text(self.columns[column][i])
         if not text:
-            raise ValueError(
-                f"{self.rows[i]} has nothing in the column {column!r}. Fill the cell in, or delete the row."
-            )
+            raise ValueError(f"{self.rows[i]} has nothing in the column {column!r}. Fill it in, or delete the row.")
         return text
 
     def number(self, column: str, i: int, is_flag: bool) -> float:
@@ -255,9 +251,7 @@ class Cells:
             value = np.nan
         if not (value in (0, 1) if is_flag else abs(value) <= LARGEST):
             expected = "0 or 1 was" if is_flag else "a finite number was"
-            raise ValueError(
-                f"{self.rows[i]} has {printable(text, 40)!r} in the column {column!r}: {expected} expected."
-            )
+            raise ValueError(f"{self.rows[i]} has {printable(text, 40)!r} in column {column!r}: {expected} expected.")
         return value
 
     def names(self, column: str, i: int, target: str, separator: str | None) -> list[str]:

@@ -282,9 +282,7 @@ def _with_outputs(
     """Yields images, the mean of the outputs for the views of each, and labels, batch by batch."""
     for images, labels in pairs:
         if views is not None and images.ndim != 4:
-            raise ValueError(
-                f"views={views!r} needs images (batch, height, width, channels), but {images.shape} was given."
-            )
+            raise ValueError(f"views={views!r} needs images (batch, height, width, channels), not {images.shape}.")
         outputs = [predict(view) for view in _views(images, views)]
         yield images, sum(outputs[1:], outputs[0]) / len(outputs), labels
 
@@ -372,9 +370,7 @@ class _Counts:
     def add(self, scores: np.ndarray, labels: np.ndarray) -> None:
         """Adds a batch of scores `(batch, classes)` and labels `(batch,)`; the part of a process may be empty."""
         if scores.shape[1] != self.classes:
-            raise ValueError(
-                f"The model must return {self.classes} outputs for every batch, but it returned {scores.shape[1]}."
-            )
+            raise ValueError(f"The model must return {self.classes} outputs for each batch, not {scores.shape[1]}.")
         if labels.max(initial=0) >= self.classes:
             raise ValueError(
                 f"Labels must be from 0 to {self.classes - 1} for a model with {self.classes} outputs, but one is "
@@ -630,7 +626,5 @@ def _checked_rows(rows: np.ndarray, count: int) -> np.ndarray:
         )
     if not np.isfinite(rows).all():
         row = int(np.argmin(np.isfinite(rows).all(1)))
-        raise ValueError(
-            f"The model's output for image {row} of a batch is not finite. Check the image and the weights."
-        )
+        raise ValueError(f"The model's output for image {row} of a batch is not finite. Check image and weights.")
     return rows

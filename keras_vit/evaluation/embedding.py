@@ -225,9 +225,7 @@ class _Part:
         unreadable = set(self._skipped)
         kept = [name for name in names if name not in unreadable]
         if unreadable and not kept:
-            raise ValueError(
-                f"None of the {len(unreadable)} images can be read, such as {self._skipped[0]!r}. Replace them."
-            )
+            raise ValueError(f"None of the {len(unreadable)} images can be read. The first is {self._skipped[0]!r}.")
         descr = np.dtype(self._settings["dtype"]).newbyteorder("<").str
         texts = {"names": kept, "skipped": self._skipped}
         texts |= {"settings": json.dumps(self._settings), "origin": json.dumps(origin)}
@@ -334,9 +332,7 @@ def _check_same(path: Path, old: dict[str, Any], new: dict[str, Any], skipped: S
         differences.append(f'{listing(skipped)} could not be read, and on_bad_image is not "skip"')
     if differences:
         found = "; ".join(differences)
-        raise ValueError(
-            f"{path} has features of other settings: {found}. Choose another output, or pass overwrite=True."
-        )
+        raise ValueError(f"{path} has features of other settings: {found}. Choose another output or overwrite=True.")
 
 
 def check_output(output: str | os.PathLike[str]) -> Path:
@@ -385,9 +381,7 @@ def _find(images: Any) -> dict[str, Path]:
         warn_caller(f"{len(others)} files without the suffix of an image are left out: {names}.")
     files = dict(sorted(found))
     if not files:
-        raise ValueError(
-            f"images must have one image or more, but {printable(images) if alone else 'the list'} has none."
-        )
+        raise ValueError(f"images must not be empty, but {printable(images) if alone else 'the list'} has no images.")
     if len(files) < len(found):
         twice = printable(sorted(set(found), key=found.count)[-1][0])
         raise ValueError(f"images must be different files, but {twice} is given twice.")

@@ -402,9 +402,7 @@ def _features_of_both(
         unseen = dataclasses.replace(unseen, labels=numbers[unseen.labels], class_names=known.class_names)
     counts = known.features.shape[1], unseen.features.shape[1]
     if counts[0] != counts[1]:
-        raise ValueError(
-            f"train and test must have equally long features, but have {counts[0]} and {counts[1]} values."
-        )
+        raise ValueError(f"train and test must have equally long features, but have {counts[0]} and {counts[1]}.")
     return known, unseen
 
 

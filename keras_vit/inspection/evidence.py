@@ -193,9 +193,7 @@ def _logits(probe: Probe) -> dict[str, Call]:
 def _scores(probe: Probe, images: Any, calls: dict[str, Call] | None = None) -> Tensor:
     """Returns the outputs `(batch, classes)` of a model before its last activation; `calls` replace those of layers."""
     if probe.inner is probe.model and not probe.config.classes:
-        raise ValueError(
-            f"{probe.inner.name} has no head, so it has no scores of classes. Load it with its head, or train one."
-        )
+        raise ValueError(f"{probe.inner.name} has no head, so it has no class scores. Load it with its head.")
     scores = probe.run(images, _logits(probe) | (calls or {}))
     if len(getattr(scores, "shape", ())) != 2:
         raise ValueError(f"{probe.model.name} must return scores (batch, classes), but its output is {scores.shape}.")
@@ -215,9 +213,7 @@ def _with_classes(
     images = to_numpy(images)
     given = None if classes is None else np.asarray(classes)
     if given is not None and (given.dtype.kind not in "iu" or given.shape not in ((), images.shape[:1])):
-        raise ValueError(
-            f"classes must be an integer, or one for each of the {len(images)} images, but {classes!r} was given."
-        )
+        raise ValueError(f"classes must be an integer, or one for each of the {len(images)} images, not {classes!r}.")
     start = 0
     for batch in in_batches(images, batch_size):
         with no_gradients():

@@ -157,9 +157,7 @@ def _draw_maps(
 ) -> "Figure":
     """Draws images, and below each its map."""
     if class_names is not None and len(class_names) != len(images):
-        raise ValueError(
-            f"class_names must have a name for each of {len(images)} images, but {len(class_names)} were given."
-        )
+        raise ValueError(f"class_names must have a name for each of {len(images)} images, not {len(class_names)}.")
     if kind == "features":
         values = _array("values", values, ("batch", "rows", "columns", "3"))
         _, images = _maps_and_images(values[..., 0], images)
@@ -342,9 +340,7 @@ def _pixels(image: np.ndarray) -> np.ndarray:
     if image.ndim != 3 or image.shape[2] not in (1, 3):
         raise ValueError(f"image must be (height, width, 1 or 3), but the shape {image.shape} was given.")
     if image.dtype.kind == "f" and image.min() < 0:
-        raise ValueError(
-            "image must be pixels of 0..255, but it has negative values. Pass shown_pixels(model, images)."
-        )
+        raise ValueError("image must be pixels of 0..255, not negative values. Pass shown_pixels(model, images).")
     colour = np.broadcast_to(image, (*image.shape[:2], 3))  # of other than three channels, values are not checked
     is_share = image.dtype.kind == "f" and image.max() <= 1
     return colour if is_share else np.minimum(check_pixels(colour, name="image", item=lambda _: "the image") / 255, 1)

@@ -153,9 +153,7 @@ def shown_pixels(model: ModelSource, images: np.ndarray) -> np.ndarray:
         raise TypeError(f"model must be a VisionTransformer or a BiT, but {type(model).__name__} was given.")
     images = np.concatenate([*in_batches(images, BATCH_SIZE)])
     if images.shape[3] != config.channels:
-        raise ValueError(
-            f"images must have the shape (batch, height, width, {config.channels}), but {images.shape} was given."
-        )
+        raise ValueError(f"images must have the shape (batch, height, width, {config.channels}), not {images.shape}.")
     if not config.include_preprocessing:
         images = 255 * (images * np.asarray(config.pipeline.std) + np.asarray(config.pipeline.mean))
     pixels = np.clip(np.round(images), 0, 255).astype("uint8")

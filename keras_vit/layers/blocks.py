@@ -102,9 +102,7 @@ class MultiHeadAttention(CompositeLayer):
         """Makes the four projections, and a normalisation with `norm`; ValueError unless heads divide the width."""
         width: Any = tokens_shape[-1]
         if self.heads < 1 or width % self.heads:
-            raise ValueError(
-                f"heads must divide the width of the tokens, but {self.heads} heads were given for width {width}."
-            )
+            raise ValueError(f"heads must divide the width of tokens, but {self.heads} was given for width {width}.")
         self.width = width
         for name in ("query", "key", "value", "out"):
             bias = name == "out" or self.bias == "all" or (self.bias == "no_key" and name != "key")

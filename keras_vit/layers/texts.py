@@ -98,7 +98,7 @@ class TextPooling(BaseLayer):
         """Raises ValueError unless `end_id` is there for `"end_id"` alone."""
         if (self.kind == "end_id") != (self.end_id is not None):
             raise ValueError(
-                f"end_id and kind='end_id' need each other, but {self.end_id!r} and {self.kind!r} were given."
+                f"end_id needs kind='end_id' and the reverse, but {self.end_id!r}, {self.kind!r} were given."
             )
 
     def call(self, tokens: Tensor, ids: Tensor) -> Tensor:

@@ -308,9 +308,7 @@ class ViTConfig(ModelConfig):
         if self.pooling == "token_avg" and self.final_norm == "pooled":
             raise ValueError("final_norm='pooled' cannot be used with pooling='token_avg'. Use final_norm='tokens'.")
         if self.pooling_heads is not None and self.width % self.pooling_heads:
-            raise ValueError(
-                f"pooling_heads must divide width, but {self.pooling_heads} and width {self.width} were given."
-            )
+            raise ValueError(f"pooling_heads must divide width={self.width}, but {self.pooling_heads} was given.")
         if self.pooling in ("token", "token_avg"):
             self._need("pooling", class_token=True)
         if self.pooling == "token_dist":

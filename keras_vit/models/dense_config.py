@@ -61,9 +61,7 @@ class DenseConfig(Config):
         """Raises ValueError unless `blocks`, which a head reads, are increasing numbers that end with the last one."""
         last = self.backbone.depth - 1
         if list(blocks) != sorted({*blocks}) or blocks[-1:] != (last,):
-            raise ValueError(
-                f"blocks must be increasing numbers that end with {last}, the last block, but {blocks} was given."
-            )
+            raise ValueError(f"blocks must increase and end with the last block, {last}, but {blocks} was given.")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

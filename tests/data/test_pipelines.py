@@ -107,7 +107,7 @@ def changed(data, images=lambda x: x, labels=lambda y: y):
         ({"images": lambda x: x[:0]}, "batch 1.* have no pixels"),
         ({"images": lambda x: x * np.float32(np.nan)}, "image 0 of batch 1 holds NaN"),
         ({"labels": lambda y: y + 7}, "image 0 of batch 1 has the label 8, .*0 to 2"),
-        ({"labels": lambda y: y[:2]}, "batch 1 needs a label for each image, but has 4 images and 2 labels"),
+        ({"labels": lambda y: y[:2]}, "batch 1 needs a label for each image, but has 4 images, 2 labels"),
     ],
 )
 def test_bad_batches(data, change, message):
@@ -212,7 +212,7 @@ def test_class_names_give_the_order_of_tfds(data, tfds):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"features": ("text",)}, r"must have the features 'image' and 'label'.* has \['text'\]"),
+        ({"features": ("text",)}, r"must have 'image' and 'label'.* has \['text'\]"),
         ({"splits": ("train",)}, "no split test or validation"),
         ({"channels": 1}, "channels must be 3 for tfds:animals, but 1"),
         ({"file_format": "tfrecord"}, 'file_format="array_record".*download_and_prepare.*tfds.load'),

@@ -192,7 +192,7 @@ REFUSED = [
     (lambda: pipeline(np.zeros((4, 8, 8, 3))), ValueError, "yields a ndarray"),
     (lambda: pipeline({"image": 1, "target": 2}), ValueError, r"must have the keys .*\['image', 'target'\]"),
     (lambda: pipeline((np.zeros((4, 8, 8, 3)), [0, 1, 2, 0]), classes=None), ValueError, "Pass the number of classes"),
-    (lambda: pipeline((X[:1], 3)), ValueError, "batch 0 needs a label for each image, but has 1 images and one labels"),
+    (lambda: pipeline((X[:1], 3)), ValueError, "batch 0 needs a label for each image, but has 1 images, one labels"),
     (
         lambda: opened(forever(), classes=3, on_bad_image="skip"),
         ValueError,
@@ -202,7 +202,7 @@ REFUSED = [
     (
         lambda: inputs(np.zeros((3, 2)), [0, 1]),
         ValueError,
-        r"equally long batches, but have the shapes \(3, 2\) and \(2,\)",
+        r"equally long batches, but have \(3, 2\) and \(2,\)",
     ),
     (lambda: inputs([(np.zeros(3), 0), (np.zeros(4), 1)]), ValueError, "must have one shape.*batch_size=1"),
     (lambda: inputs(np.zeros((2, 2)), [0, 1], resize="timm"), ValueError, "resize='timm' needs shuffle=False"),
@@ -258,7 +258,7 @@ REFUSED = [
     (
         lambda: masks(SMALL, channels=4, augmentation=MaskAugmentation()),
         ValueError,
-        "Changes of colours need RGB images",
+        "Colour changes need RGB images",
     ),
     (lambda: masks(SMALL, channels=4), ValueError, r"must have shape .*4\)"),
     (lambda: masks(SMALL, augmentation=MaskAugmentation(fill=(1, 2))), ValueError, "one for each of 3 channels"),

@@ -140,7 +140,7 @@ def test_folders_of_instances_with_splits(tmp_path):
     for split in ("train", "val"):
         instance_folder(tmp_path / split)
     (tmp_path / "val/images/photo1.png").unlink()
-    with pytest.warns(UserWarning, match="1 folders of .*instances are left out without a picture: 'photo1'"):
+    with pytest.warns(UserWarning, match="1 folders of .*instances are left out, without picture: 'photo1'"):
         source = data.open_segments(tmp_path)
     assert (len(source.names), len(source.tests.names), source.tests.class_names) == (2, 1, ("cat", "dog"))
     save(tmp_path / "val/images/photo1.png", np.ones((20, 25, 3), "uint8"))

@@ -62,7 +62,7 @@ def test_a_worker_that_is_killed_is_an_error(root):
         process = stream._processes[0]._process
         process.send_signal(signal.SIGKILL)
         process.wait()
-        with pytest.raises(RuntimeError, match="ended by signal 9.*processes=False"):
+        with pytest.raises(RuntimeError, match="died by signal 9.*processes=False"):
             stream.batch(1)
 
 

@@ -206,7 +206,7 @@ ZEROS = np.zeros((2, 3, 12), "f4")
         (lambda: layers.BatchNormalization(axis=1), "axis must be one of .*-1.*, but 1"),
         (lambda: layers.UpscaleBlock("gelu"), "activation must be one of .*'exact'.* but 'gelu'"),
         (lambda: layers.DepthHead(4, patch_size=(2, 2))(ZEROS[None]), r"=\(2, 2\), so patches must be passed"),
-        (lambda: layers.TextPooling("largest_id", end_id=3), "end_id and kind='end_id' need each other, but 3 and 'l"),
+        (lambda: layers.TextPooling("largest_id", end_id=3), "end_id needs kind='end_id' and the reverse, but 3, 'l"),
         (lambda: layers.FeatureFusion()(ZEROS[None]), "has skip=True, so a shallower map must be passed"),
         (
             lambda: layers.FeatureFusion(False)(ZEROS[None], skip=ZEROS[None]),
