@@ -97,7 +97,7 @@ class _Mapped(Stream):
 
 
 class ImageStream(Stream):
-    """Batches of images and labels by step number; `open_data` returns it.
+    """Batches of images and labels by step number; `open_data` makes it.
 
     Attributes:
         class_names: Class names in the order of the labels; `None` if the classes have no names.

@@ -109,7 +109,7 @@ REFUSED = [
             ({"labels": [0, -1]}, ValueError, "image 1 of x has the label -1"),
             ({"labels": [np.nan, 1], "classes": 3}, ValueError, "image 0 of x has the label nan"),
             ({"labels": [[0.0, np.nan, 0.0]], "classes": 3}, ValueError, "must be from 0 to 1"),
-            ({"labels": [[0.0, 1.0]], "classes": 3}, ValueError, "must have 3 columns.* have 2"),
+            ({"labels": [[0.0, 1.0]], "classes": 3}, ValueError, "must have 3 columns.* not 2"),
             ({"labels": np.zeros((2, 3, 1)), "classes": 3}, ValueError, "must have the shape"),
             ({"labels": ["cat", "dog"], "classes": 2}, TypeError, "Number the classes"),
             ({"labels": [[0, 0.5]], "target": "multilabel"}, ValueError, "image 0 of x must be 0 or 1"),

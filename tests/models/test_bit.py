@@ -123,7 +123,7 @@ REFUSED = [
     (lambda: PaddedMaxPooling2D("same"), ValueError, "padding must be one of .*'-inf', 'zeros'.*'same'"),
     (lambda: keras_vit.BiT(variant_config("ViT-Ti/16")), TypeError, "config must be a BiTConfig, but ViTConfig"),
     (lambda: keras_vit.BiT(SMALL, input_tensor=keras.Input((32, 32, 3))), ValueError, r"\(batch, 48 x 40 x 3\)"),
-    (lambda: keras_vit.BiT(SMALL, input_tensor=keras.Input((48, 40, 3), dtype="uint8")), ValueError, "dtype of floats"),
+    (lambda: keras_vit.BiT(SMALL, input_tensor=keras.Input((48, 40, 3), dtype="uint8")), ValueError, "float dtype"),
     (lambda: small()(images((32, 40))), ValueError, r"images of 48 x 40 pixels.*with_image_size\(\(32, 40\)\)"),
     (lambda: keras_vit.create_model("BiT-R101x2"), ValueError, "Did you mean .*'BiT-R101x1'"),
     (lambda: keras_vit.BiT_R50x1(dropout=0.1, remat=True), ValueError, "does not use dropout=0.1, remat=True.*Leave"),

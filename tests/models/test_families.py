@@ -165,7 +165,7 @@ def test_gradients_reach_every_weight_with_and_without_remat(family):
 # What the config refuses, by the kind of error
 
 TYPES = [
-    ({"pixel_mean": "grey"}, "pixel_mean must be a number or one for each channel, but 'grey'"),
+    ({"pixel_mean": "grey"}, "pixel_mean must be one number, or one for each channel, but 'grey'"),
     ({"crop_ratio": "0.9"}, "crop_ratio must be a number.*, but '0.9'"),
     ({"image_size": (16, float("inf"))}, r"image_size must be an integer or a pair .* but \(16, inf\)"),
     *(({"class_names": names}, "class_names must be") for names in ("abc", 7, ("cat", 1, "dog"))),
@@ -180,7 +180,7 @@ VALUES = [
     ({"distillation_head": True}, "distillation_head=True needs distillation_token=True"),
     ({"distillation_head": True, "distillation_token": True, "pooling": "avg"}, "needs pooling='token', but 'avg'"),
     ({"distillation_head": True, "distillation_token": True, "unit_features": True}, "unit_features=False, but True"),
-    ({"pixel_mean": (0.5, 0.4)}, r"pixel_mean must be a number or 3, .* but \(0.5, 0.4\)"),
+    ({"pixel_mean": (0.5, 0.4)}, r"pixel_mean must be one number, or one for each of 3 .* but \(0.5, 0.4\)"),
     ({"pixel_std": (0.5, 0.0, 0.5)}, "pixel_std must be a finite number above 0"),
     ({"resize": "crop"}, "resize must be one of .*'shortest'.*'crop'"),
     ({"filter": "hamming"}, "filter must be one of .*'lanczos'.*'hamming'"),

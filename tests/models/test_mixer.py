@@ -189,7 +189,7 @@ def test_what_a_mixer_cannot_be(path, tmp_path):
         (lambda: CONFIG.replace(dynamic=True), "needs dynamic=False"),
         (
             lambda: model.with_image_size(32),
-            "cannot be .32, 32.: .* are for 4 x 4 patches. Use image_size=.16",
+            "cannot be .32, 32., because .* mixes 4 x 4 patches. Use image_size=.16",
         ),
         (lambda: keras_vit.load(path, image_size=32), "image_size cannot be .32, 32."),
         (lambda: keras_vit.load(path, grid_size=(3, 3)), "grid_size must have 16 patches"),

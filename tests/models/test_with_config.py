@@ -135,7 +135,7 @@ REFUSED = [
     ("vit", {"image_sise": 32}, TypeError, "no field 'image_sise'. Did you mean 'image_size'"),
     ("vit", {"zzz": 32}, TypeError, "no field 'zzz'. It has: image_size"),
     ("vit", {"grid_size": (2, 2)}, TypeError, "no field 'grid_size'"),  # a property
-    ("vit", {"fresh": "haed"}, ValueError, r"does not have: \['haed'\]"),
+    ("vit", {"fresh": "haed"}, ValueError, r"fresh must name layers .*'haed'"),
     ("vit", {"image_size": 17}, ValueError, "not a multiple"),
     ("vit", {"dtype": "nonsense"}, ValueError, "nonsense"),
     ("vit", {"representation_size": None}, ValueError, "representation_size=.* new weights in head.*fresh="),

@@ -37,7 +37,7 @@ ENTRIES = {
     "predict_on_batch": lambda model, x: model.predict_on_batch(x),
 }
 WRONG = {
-    (2, 12, 12, 3): "built for images of 8 x 8 pixels, but the shape .2, 12, 12, 3. was",
+    (2, 12, 12, 3): "needs images of 8 x 8 pixels, but the shape .2, 12, 12, 3. was",
     (2, 8, 8, 4): "images with 3 channels on the last axis, but .*channels=4",
     (2, 3, 8, 8): "images with 3 channels on the last axis",
     (8, 8, 3): "batch of images .batch, height, width, channels., but the shape .8, 8, 3. was",
@@ -80,7 +80,7 @@ class Batches(keras.utils.PyDataset):
 def test_a_wrong_shape_among_batches_destroys_nothing(entry, before, backend):
     model, good = made(), images(2, 8, 8, 3)
     shapes = [*before * [(2, 8, 8, 3)], (2, 12, 12, 3)]
-    kinds, words = (ValueError, RuntimeError), "built for images of 8 x 8 pixels"
+    kinds, words = (ValueError, RuntimeError), "needs images of 8 x 8 pixels"
     if backend == "tensorflow" and before:
         import tensorflow as tf
 
