@@ -307,7 +307,7 @@ def test_input_tensor_that_is_none(tiny, images):
         create(input_tensor=keras.layers.Rescaling(2.0)(tensor))
     with pytest.raises(ValueError, match=r"input_tensor must be a tensor from keras.Input\(\).*ndarray"):
         create(input_tensor=images)
-    with pytest.raises(ValueError, match=r"input_tensor must have the shape \(batch, 32 x 32 x 3\), but has .*48"):
+    with pytest.raises(ValueError, match=r"input_tensor must have the shape \(batch, 32 x 32 x 3\), but .*48"):
         create(input_tensor=keras.Input((48, 32, 3)))
     # What the message advises:
     outer = keras.Model(tensor, tiny(keras.layers.Rescaling(0.5)(tensor)))

@@ -48,7 +48,7 @@ class Probe:
         is_mixer = self.config.tokens_mlp_width is not None
         if attention and (is_mixer or not isinstance(self.inner, VisionTransformer)):
             kind = "MLP-Mixer" if is_mixer else type(self.inner).__name__
-            raise TypeError(f"model must be a VisionTransformer, but {self.inner.name} is a {kind} without attention.")
+            raise TypeError(f"model must be a VisionTransformer, but {kind} {self.inner.name} has no attention.")
 
     def run(self, images: Any, calls: Mapping[str, Call]) -> Any:
         """Returns the model's outputs for a batch of images, an array or a tensor, and sets `grid`."""

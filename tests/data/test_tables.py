@@ -115,7 +115,7 @@ def test_numbers_and_splits(photos):
         ({"text": "file,label\n"}, {}, "has no rows"),
         ({"text": "file,label,label\na,b,c\n"}, {}, "different names of columns"),
         ({"text": 'file,label\n"a,b\n'}, {}, "cannot be read as a table in UTF-8"),
-        ({"label": ["a"] * 12}, {}, "two classes or more"),
+        ({"label": ["a"] * 12}, {}, "at least two classes"),
         (
             {"label": ["z", *"ab" * 5, "a"], "split": ["test", *["train"] * 11]},
             {},

@@ -193,10 +193,10 @@ ZEROS = np.zeros((2, 3, 12), "f4")
     ("call", "message"),
     [
         *(
-            (lambda layer=layer: layer(ZEROS), "heads must divide the width .* 5 heads .* width 12")
+            (lambda layer=layer: layer(ZEROS), "heads must divide the width .* 5 .* width 12")
             for layer in (layers.MultiHeadAttention(5), layers.TransformerBlock(5, 24), layers.MAPHead(5, 24))
         ),
-        (lambda: layers.MAPHead(0, 24)(ZEROS), "heads must divide the width .* 0 heads .* width 12"),
+        (lambda: layers.MAPHead(0, 24)(ZEROS), "heads must divide the width .* 0 .* width 12"),
         (lambda: layers.TokenDropout(1.0), "dropout must be a number from 0 to below 1, but 1.0 was given"),
         (lambda: layers.PatchDropout(-0.1), "rate must be a number from 0 to below 1, but -0.1"),
         (lambda: layers.TransformerBlock(3, 24, drop_path=2), "drop_path must be a number from 0 to below 1, but 2"),

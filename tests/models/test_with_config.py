@@ -141,7 +141,12 @@ REFUSED = [
     ("vit", {"representation_size": None}, ValueError, "representation_size=.* new weights in head.*fresh="),
     ("vit", {"representation_size": 4}, ValueError, "representation_size=.* in head and pre_logits.*fresh="),
     ("vit", {"pooling": "map"}, ValueError, "pooling=.* new weights in pooling.*fresh="),
-    ("vit", {"classes": None, "classifier_activation": "relu"}, ValueError, "'relu' needs a head, but there is none"),
+    (
+        "vit",
+        {"classes": None, "classifier_activation": "relu"},
+        ValueError,
+        "'relu' needs a head, but the model has none",
+    ),
     ("bit", {"patch_size": 4}, TypeError, "no field 'patch_size'"),
 ]
 

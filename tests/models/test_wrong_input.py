@@ -40,7 +40,7 @@ WRONG = {
     (2, 12, 12, 3): "needs images of 8 x 8 pixels, but the shape .2, 12, 12, 3. was",
     (2, 8, 8, 4): "images with 3 channels on the last axis, but .*channels=4",
     (2, 3, 8, 8): "images with 3 channels on the last axis",
-    (8, 8, 3): "batch of images .batch, height, width, channels., but the shape .8, 8, 3. was",
+    (8, 8, 3): "needs images .batch, height, width, channels., but the shape .8, 8, 3. was",
     (0, 8, 8, 3): "at least one image, but the shape .0, 8, 8, 3. was",
 }
 
@@ -54,9 +54,9 @@ def test_a_wrong_shape_is_told_and_destroys_nothing(entry, model):
             ENTRIES[entry](model, images(*shape))
         np.testing.assert_array_equal(keras.ops.convert_to_numpy(model(good)), before)
     if "predict" in entry:
-        with pytest.raises(ValueError, match="takes images .*, but None was given"):
+        with pytest.raises(ValueError, match="needs images .*, but None was given"):
             ENTRIES[entry](model, None)
-        with pytest.raises(ValueError, match=r"batch of images .*, but the shape \(\) was given"):
+        with pytest.raises(ValueError, match=r"needs images .*, but the shape \(\) was given"):
             ENTRIES[entry](model, [])
 
 
