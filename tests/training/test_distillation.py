@@ -122,7 +122,7 @@ WRONG = {
             verbose=False,
         )
     ),
-    r"teacher returns \(None, 5, 8\), but it must return one row for each image.*pooling=": lambda: distil(
+    r"teacher must return one row for each image, but it returns \(None, 5, 8\).*pooling=": lambda: distil(
         new_model(), new_model(classes=None, pooling="none"), "features"
     ),
     "teacher returns .*pooling=": lambda: distil(new_model(), new_model(classes=None, pooling="none")),
