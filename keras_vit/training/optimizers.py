@@ -83,7 +83,7 @@ class ViTOptimizer(DecayingOptimizer):
         for pattern, rate in (rates or {}).items():
             FROM_0(f"rate_multipliers[{pattern!r}]", rate)
         if momentum_dtype is not None and not keras.backend.is_float_dtype(momentum_dtype):
-            raise ValueError(f"momentum_dtype must be a dtype of floats, but {momentum_dtype!r} was given.")
+            raise ValueError(f"momentum_dtype must be a float dtype, but {momentum_dtype!r} was given.")
         paths, names = kwargs.pop("never_decayed", ((), ""))  # of `get_config`: of weights, and a pattern
         super().__init__(learning_rate, weight_decay=weight_decay, **kwargs)
         self._note_schedule(learning_rate)

@@ -125,8 +125,8 @@ WRONG = {
     r"teacher must return one row for each image, but it returns \(None, 5, 8\).*pooling=": lambda: distil(
         new_model(), new_model(classes=None, pooling="none"), "features"
     ),
-    "teacher returns .*pooling=": lambda: distil(new_model(), new_model(classes=None, pooling="none")),
-    "classes of the data are 'a', 'b', 'c', the teacher's": lambda: distil(
+    "teacher must return .*pooling=": lambda: distil(new_model(), new_model(classes=None, pooling="none")),
+    "same order, 'a', 'b', 'c', but it has 'b'": lambda: distil(
         new_model(class_names=["a", "b", "c"]), new_model(class_names=["b", "a", "c"])
     ),
 }

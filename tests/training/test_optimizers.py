@@ -462,8 +462,8 @@ WRONG_SCHEDULES = {
     "power must be a number above 0": {"decay": "polynomial", "power": -1.0},
     "timescale must be a number above 0": {"decay": "rsqrt", "timescale": 0},
     "factors must be a number of at least 0": {"decay": "stair", "boundaries": [5], "factors": [-0.1]},
-    "ascending": {"decay": "stair", "boundaries": [5, 2], "factors": [1, 1]},
-    "one factor for each": {"decay": "stair", "boundaries": [5], "factors": []},
+    "boundaries must ascend": {"decay": "stair", "boundaries": [5, 2], "factors": [1, 1]},
+    "one factor each": {"decay": "stair", "boundaries": [5], "factors": []},
 }
 
 
