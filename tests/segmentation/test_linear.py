@@ -167,9 +167,9 @@ def test_what_is_no_head_of_this_backbone_is_refused(case, arrays, tmp_path):
 @pytest.mark.parametrize(
     "changes, message",
     [
-        ({"blocks": ()}, "blocks must be"),
-        ({"blocks": (0,)}, "blocks must be"),
-        ({"blocks": (3, 2)}, "blocks must be"),
+        ({"blocks": ()}, "blocks must increase"),
+        ({"blocks": (0,)}, "blocks must increase"),
+        ({"blocks": (3, 2)}, "blocks must increase"),
         ({"stride": 0}, "stride"),
         ({"stride": 600}, "stride must be at most crop_size"),
         ({"short_side": 0}, "short_side"),
