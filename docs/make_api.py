@@ -36,7 +36,7 @@ PAGES: dict[str, list[tuple[str, str, str]]] = {
         ("detector", "Detector", "Detector DetectorConfig"),
     ],
     "training": [
-        ("finetune", "Fine-tune", "finetune RunOptions Trained draw_curve"),
+        ("finetune", "Fine-tune", "finetune train RunOptions Trained draw_curve"),
         ("recipes", "Recipes", "recipe list_recipes Recipe"),
         ("parts", "Parts of a recipe", "build_optimizer build_loss build_schedule"),
         ("optimizers", "Optimizers and schedules", "MomentumSGD AdamW Muon WarmupDecay"),

@@ -264,10 +264,10 @@ def _recipe(name: str, task: str, target: str, changes: dict[str, Any], augmenta
     plan = plan.replace(**changes)
     situation = {"target": target}
     if task == "detection":
-        situation = {"target": "boxes", "task": "detection"}
+        situation = {"target": "boxes", "objective": "detection"}
     if task == "segmentation":
         has_queries = isinstance(plan.augmentation, SegmentAugmentation)
-        situation = {"target": "segments" if has_queries else "mask", "task": "segmentation"}
+        situation = {"target": "segments" if has_queries else "mask", "objective": "segmentation"}
     check(plan, situation)
     return plan
 

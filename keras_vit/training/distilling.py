@@ -1,5 +1,6 @@
 """Distillation: a student learns from labels and from a teacher (DeiT, arXiv 2012.12877, section 4)."""
 
+import dataclasses
 from typing import Any
 
 import keras
@@ -8,11 +9,10 @@ from keras import ops
 
 from keras_vit._arguments import check_choice, listing
 from keras_vit._options import ABOVE_0, RATE
-from keras_vit.data import ImageStream
 from keras_vit.models import ImageModel
 from keras_vit.training.optimizers import SoftmaxLoss
-from keras_vit.training.recipes import Recipe, build_loss
-from keras_vit.training.tasks import FineTuning, Model, Task, logits_model
+from keras_vit.training.recipes import build_loss
+from keras_vit.training.tasks import FineTuning, Learning, Model, Run, Task, batches_of, logits_model
 
 KINDS = ("hard", "soft", "features")
 
@@ -54,7 +54,6 @@ class DistillationLoss(keras.losses.Loss):
         base: keras.losses.Loss | None = None,
         **kwargs: Any,
     ) -> None:
-        """Keeps the arguments; ValueError for an unknown kind, or a number that is out of its range or not used."""
         super().__init__(**kwargs)
         check_choice("kind", kind, KINDS)
         self.kind, self.alpha = kind, RATE("alpha", alpha)
@@ -123,30 +122,33 @@ def distillation(teacher: keras.Model, kind: str = "hard", alpha: float = 0.5, t
         >>> task = training.distillation(teacher, "soft", temperature=3.0)
         >>> done = training.finetune(small, (pixels, labels), recipe, task=task, verbose=False)
     """
-    return Distillation(teacher, kind, alpha, temperature)
+    if not isinstance(teacher, keras.Model):
+        raise TypeError(f"teacher must be a Keras model, such as load(...) returns, but {teacher!r} was given.")
+    return Distillation(DistillationLoss(kind, alpha, temperature), teacher)
 
 
+@dataclasses.dataclass(frozen=True)
 class Distillation(FineTuning):
     """Fine-tuning with a teacher; `distillation` makes it."""
+
+    distance: DistillationLoss
+    teacher: keras.Model = None
 
     objective = "distillation"
     targets = ("class",)
 
-    def __init__(self, teacher: keras.Model, kind: str, alpha: float, temperature: float) -> None:
-        """Keeps the arguments; TypeError for a teacher that is not a Keras model, ValueError as `DistillationLoss`."""
-        self.loss = DistillationLoss(kind, alpha, temperature)  # checks them
-        if not isinstance(teacher, keras.Model):
-            raise TypeError(f"teacher must be a Keras model, such as load(...) returns, but {teacher!r} was given.")
-        self.teacher = teacher
-        self.title = f"distillation from {teacher.name} ({kind}, alpha {alpha:g}, temperature {temperature:g})"
+    @property
+    def title(self) -> str:
+        how = self.distance
+        return (
+            f"distillation from {self.teacher.name} ({how.kind}, alpha {how.alpha:g}, temperature {how.temperature:g})"
+        )
 
-    def trained_model(self, model: Model) -> keras.Model:
-        return distilled_model(model, self.teacher, self.loss.kind)
-
-    def loss_and_metric(self, recipe: Recipe, images: ImageStream) -> tuple[keras.losses.Loss, keras.metrics.Metric]:
-        kind = self.loss.kind
-        loss = DistillationLoss(kind, self.loss.alpha, self.loss.temperature, base=build_loss(recipe))
-        return loss, DistilledAccuracy("accuracy", kind)
+    def loss(self, run: Run) -> Learning:
+        kind, alpha, temperature = self.distance.kind, self.distance.alpha, self.distance.temperature
+        loss = DistillationLoss(kind, alpha, temperature, base=build_loss(run.recipe))
+        trained = distilled_model(run.model, self.teacher, kind)
+        return trained, loss, DistilledAccuracy("accuracy", kind), batches_of(run.model, run.images)
 
 
 class DistilledAccuracy(keras.metrics.CategoricalAccuracy):

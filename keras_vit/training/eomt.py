@@ -4,6 +4,8 @@
 """
 
 import contextlib
+import dataclasses
+import functools
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,10 +15,10 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit._arguments import DType, listing, matches, pair, to_numpy
+from keras_vit._arguments import listing, matches, pair, to_numpy
 from keras_vit._keras import raw_values
 from keras_vit._processes import ALONE_BY_NAME, current, share
-from keras_vit.data import ImageStream, SegmentedImages
+from keras_vit.data import ImageStream, open_segments
 from keras_vit.detection import MeanAP
 from keras_vit.detection.metrics import found_in
 from keras_vit.models import EoMT, EoMTConfig, VisionTransformer, weights_by_path
@@ -24,15 +26,22 @@ from keras_vit.models.changes import copy_state
 from keras_vit.models.dense_config import WITHOUT_TOP
 from keras_vit.segmentation import MeanIoU, PanopticQuality, segment
 from keras_vit.segmentation.results import plot_beside_labels
-from keras_vit.training.distribution import Batch, Sharing, check_equal_parts
+from keras_vit.training.distribution import Sharing, check_equal_parts
 from keras_vit.training.mask_classification import MaskClassificationLoss, Targets, pad_targets
-from keras_vit.training.recipes import Recipe
-from keras_vit.training.tasks import Task, as_input, warn_of_many_patches
-from keras_vit.zoo import load
+from keras_vit.training.tasks import (
+    PADDED_TO,
+    SHOWN,
+    ComputesLoss,
+    Given,
+    Learning,
+    Run,
+    Task,
+    as_input,
+    loaded,
+    warn_of_many_patches,
+)
 
-MASKS = 16  # padded targets have a multiple of so many: JAX compiles a program for each number
 QUERIES = 100
-SHOWN = 6  # pictures to evaluate on that are drawn
 _DRAWS = 6  # what tells these random numbers from those of the data
 
 
@@ -193,37 +202,41 @@ def _gradients(compute: Any, weights: list[Any]) -> tuple[Any, list[Any]]:
 # Whole runs
 
 
+@dataclasses.dataclass(frozen=True)
 class EoMTSegmentation(Task):
-    """Training of an EoMT on pictures with segments.
+    """Training of an EoMT on pictures with segments; `finetune_segmentation` makes it."""
 
-    `stuff` are the numbers of the classes without single things, for the panoptic quality.
-    """
+    ignore: int = 255
+    reduce_zero_label: bool = False
+    stuff: tuple[int, ...] = ()  # numbers of the classes without single things; none: those that the data names
 
     title = "segmentation with queries"
     objective = "segmentation"
     targets = ("segments",)
     picture = "masks.png"
 
-    def __init__(self, stuff: Sequence[int] = ()) -> None:
-        self.stuff = tuple(stuff)
-        self.recipe = Recipe()  # that of the run, from `prepare_model` on
+    def data(self, given: Given) -> Given:
+        """Returns what is given with pictures and segments, those to evaluate on with the classes of the others."""
+        settings, validation = given.settings, given.validation
+        known = {"ignore": self.ignore, "reduce_zero_label": self.reduce_zero_label}
+        segments = open_segments(given.data, classes=settings.classes, class_names=settings.class_names, **known)
+        if segments.masks is not None:
+            segments.masks.check_classes_occur(settings.on_bad_image, queries=True)
+        if self.stuff and segments.task == "semantic":
+            raise ValueError(f"stuff_classes={self.stuff} is for single things, but semantic masks have none.")
+        segments = dataclasses.replace(segments, stuff=self.stuff or segments.stuff)
+        PanopticQuality(segments.classes, segments.stuff)  # refuses other numbers before anything is trained
+        if not given.is_share:
+            named = {"classes": segments.classes, "class_names": segments.class_names}
+            validation = open_segments(validation, **named, **known)
+        return given.changed(data=segments, validation=validation, classes=None, class_names=None)
 
-    def open_images(self, data: SegmentedImages, recipe: Recipe, **reading: Any) -> ImageStream:
-        """Returns the stream of crops to train on; ValueError for what an EoMT does not use."""
-        self.check_recipe(recipe, data.target)
-        PanopticQuality(data.classes, self.stuff)  # refuses other numbers before anything is trained
-        return super().open_images(data, recipe, **reading)
-
-    def open_validation(self, data: SegmentedImages, images: Any, model: Any, **reading: Any) -> ImageStream:
-        """Returns the stream of whole pictures to evaluate on, one at a time for each process."""
-        return super().open_validation(data, images, model, **reading | {"batch_size": reading["shard"][1]})
-
-    def prepare_model(self, source: Any, recipe: Recipe, images: Any, dtype: DType) -> EoMT:
+    def model(self, given: Given, images: ImageStream) -> EoMT:
         """Returns a copy of a given EoMT, with a new class head for other classes, or one on a VisionTransformer."""
-        self.recipe, task = recipe, images.task
-        if task == "instance" and self.stuff:
+        recipe, task = given.recipe, images.task
+        if task == "instance" and given.data.stuff:
             task = "panoptic"
-        source = source if isinstance(source, keras.Model) else load(source, dtype=dtype)
+        source = loaded(given)
         size = pair("image_size", recipe.image_size)
         if size[0] != size[1]:
             raise ValueError(f"image_size must be a square for an EoMT, but {size} was given.")
@@ -253,28 +266,16 @@ class EoMTSegmentation(Task):
         warn_of_many_patches(recipe, model.config.backbone.grid_size)
         return model
 
-    def trained_model(self, model: EoMT) -> keras.Model:
-        """Returns the model that computes the loss."""
-        if current().joint and current().count > 1:
-            raise ValueError(
-                "On JAX an EoMT trains in one process only, because SciPy matches masks. Start one process."
-            )
-        return TrainedEoMT(model, MaskClassificationLoss(model.config.classes, self.recipe.points))
-
-    def loss_and_metric(self, recipe: Recipe, images: Any) -> tuple[None, None]:
-        """Returns None twice: the trained model computes its loss, which needs all of its predictions."""
-        return None, None
-
-    def batches(self, model: EoMT, images: ImageStream, seed: int) -> Batch:
-        """Returns a function from the number of a batch to inputs of `TrainedEoMT` and padded targets."""
-        config, recipe = model.config, self.recipe
+    def loss(self, run: Run) -> Learning:
+        """Returns the model that computes the loss, of masked attention and random points that the seed draws."""
+        model, config, images, recipe = run.model, run.model.config, run.images, run.recipe
         check_equal_parts(model, images)  # the loss is a mean over all masks of a part
         starts, ends = mask_windows(recipe.steps, config.query_blocks, recipe.first_mask_steps)
 
         def batch(number: int) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
             pictures, targets = images.batch(number)
             # Those of the whole batch, of which this process has a part.
-            whole, rng = images.batch_size, np.random.default_rng([seed, _DRAWS, number, 0])
+            whole, rng = images.batch_size, np.random.default_rng([run.seed, _DRAWS, number, 0])
             count, rows = len(pictures), share(whole, images.shard)
             probability = mask_probabilities(number // recipe.accumulate, starts, ends, recipe.power)
             inputs = {
@@ -285,13 +286,15 @@ class EoMTSegmentation(Task):
                 "scale": np.full((count,), np.exp(rng.uniform(-math.log(2), math.log(2))), "float32"),
             }
             seeds = rng.integers(0, 2**31, (whole, config.query_blocks + 1, 2)).astype("int32")
-            return inputs, pad_targets(targets, MASKS) | {"seeds": seeds[rows]}
+            return inputs, pad_targets(targets, PADDED_TO) | {"seeds": seeds[rows]}
 
-        return batch
+        terms = MaskClassificationLoss(config.classes, recipe.points)
+        answer, loss = functools.partial(answers_of, model), functools.partial(loss_of, terms, config.queries)
+        return ComputesLoss(model, answer, loss), None, None, batch
 
-    def validation(self, model: EoMT, images: ImageStream, seed: int, sharing: Sharing) -> "MeasuredSegments":
+    def measure(self, run: Run) -> "MeasuredSegments":
         """Returns what measures the model on whole pictures."""
-        return MeasuredSegments(model, images, sharing, self.stuff)
+        return MeasuredSegments(run.model, run.tests, run.sharing, run.given.data.stuff)
 
 
 def new_eomt(
@@ -339,49 +342,36 @@ def reinitialise_layers(model: EoMT, layers: Sequence[str]) -> None:
         weight.assign(keras.random.uniform(weight.shape, -bound, bound))
 
 
-class TrainedEoMT(keras.Model):
-    """An EoMT, with its weights, whose predictions before and after each block with queries are compared with masks."""
+def answers_of(model: EoMT, inputs: Any, training: bool | None) -> list[dict[str, Any]]:
+    """Returns the `predictions` of a batch: `images`, `probability`, `draws`, and `scale` of rotary coordinates."""
+    draws = ops.transpose(inputs["draws"], (1, 0, 2))
+    scale = inputs["scale"][0] if model.config.backbone.rotary_embedding == "dinov3" else None
+    return model.predictions(inputs["images"], inputs["probability"], draws, scale, training)
 
-    def __init__(self, model: EoMT, loss: MaskClassificationLoss) -> None:
-        super().__init__(name=model.name)
-        self.eomt, self.mask_loss, self.built = model, loss, True
-        self.dtype_policy = model.dtype_policy
-        # TensorFlow's XLA has no calls of Python, which the assignment is.
-        self.supports_jit = keras.backend.backend() != "tensorflow"
 
-    def call(self, inputs: Any, training: bool | None = None) -> list[dict[str, Any]]:
-        """Returns the `predictions` of a batch: `images`, `probability`, `draws`, and `scale` of rotary coordinates."""
-        draws = ops.transpose(inputs["draws"], (1, 0, 2))
-        scale = inputs["scale"][0] if self.eomt.config.backbone.rotary_embedding == "dinov3" else None
-        return self.eomt.predictions(inputs["images"], inputs["probability"], draws, scale, training)
-
-    def compute_loss(
-        self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None, training: bool = True
-    ) -> Any:
-        """The loss of predictions `y_pred` with padded targets `y`, a scalar; the other arguments are not used."""
-        # In several processes, terms are divided by the mean of what each process would divide by: so their mean is the
-        # loss of one process.
-        pairs, share_of_weights, processes = None, 1.0, current()
-        if processes.apart:
-            queries, no_object = self.eomt.config.queries, self.mask_loss.no_object
-            own = np.minimum((ops.convert_to_numpy(y["labels"]) >= 0).sum(-1), queries).sum()
-            pairs = float(processes.total(np.float64(own))) / processes.count
-            without = no_object * queries * len(y["labels"])
-            weights = [count * (1 - no_object) + without for count in (own, pairs)]
-            share_of_weights = float(weights[0] / weights[1])
-        total: Any = 0.0
-        for i, prediction in enumerate(y_pred):
-            seed = ops.cast(y["seeds"][:, i], "uint32")
-            (terms,) = self.mask_loss.terms(y, [prediction], num_masks=pairs, seed=seed)
-            total = total + self.mask_loss.weighted(terms | {"classes": terms["classes"] * share_of_weights})
-        return total
+def loss_of(loss: MaskClassificationLoss, queries: int, targets: Any, predicted: list[dict[str, Any]]) -> Any:
+    """Returns the loss of predictions with padded targets, a scalar."""
+    # In several processes, terms are divided by the mean of what each process would divide by: so their mean is the
+    # loss of one process.
+    pairs, share_of_weights, processes = None, 1.0, current()
+    if processes.apart:
+        own = np.minimum((ops.convert_to_numpy(targets["labels"]) >= 0).sum(-1), queries).sum()
+        pairs = float(processes.total(np.float64(own))) / processes.count
+        without = loss.no_object * queries * len(targets["labels"])
+        weights = [count * (1 - loss.no_object) + without for count in (own, pairs)]
+        share_of_weights = float(weights[0] / weights[1])
+    total: Any = 0.0
+    for i, prediction in enumerate(predicted):
+        seed = ops.cast(targets["seeds"][:, i], "uint32")
+        (terms,) = loss.terms(targets, [prediction], num_masks=pairs, seed=seed)
+        total = total + loss.weighted(terms | {"classes": terms["classes"] * share_of_weights})
+    return total
 
 
 class MeasuredSegments:
     """Figures on pictures at their own sizes: mean IoU of semantic masks, or the panoptic quality of single things."""
 
     def __init__(self, model: EoMT, images: ImageStream, sharing: Sharing, stuff: Sequence[int]) -> None:
-        """Keeps the arguments: the model of the run, the stream of pictures, and the classes without single things."""
         self._model, self._images, self._stuff = model, images, stuff
         self._shown: list[Any] = []  # of the last evaluation
         self._distribution = ALONE_BY_NAME if sharing.processes.count == 1 else None

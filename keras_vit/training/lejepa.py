@@ -8,20 +8,19 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit._arguments import DType, Source, whole_number
+from keras_vit._arguments import whole_number
 from keras_vit._options import ABOVE_0, SHARE
 from keras_vit._processes import fill_up
 from keras_vit.checkpoints import is_variant
-from keras_vit.data import ImageStream, ViewAugmentation, open_data
+from keras_vit.data import ImageStream, ViewAugmentation
 from keras_vit.data.examples import NO_TARGET
 from keras_vit.layers import BatchNormalization
 from keras_vit.layers.base import BaseLayer, DrawnSeed, SeedGenerator
 from keras_vit.layers.ops import float32_or_better
 from keras_vit.models import VisionTransformer
-from keras_vit.training.distribution import Batch, Sharing, check_equal_parts
-from keras_vit.training.recipes import Recipe
-from keras_vit.training.tasks import RATES, Model, Task, as_input, warn_of_many_patches, with_size_and_rates
-from keras_vit.zoo import create_model
+from keras_vit.training.distribution import Sharing, check_equal_parts
+from keras_vit.training.pretraining import model_with_any_head
+from keras_vit.training.tasks import Given, Learning, Model, Run, Task, as_input, warn_of_many_patches
 
 FIGURES = ("loss", "sigreg", "invariance", "rank", "deviation")  # what a trained model returns for each picture
 NEIGHBOURS, TEMPERATURE = 20, 0.07  # of the probe: DINO's
@@ -69,7 +68,6 @@ class LeJEPALoss:
         *,
         seed: int | None = None,
     ) -> None:
-        """Keeps the arguments; ValueError for a number that is out of its range."""
         self.weight, self.t_max = SHARE("weight", weight), ABOVE_0("t_max", t_max)
         self.slices, self.knots = whole_number("slices", slices, 1), whole_number("knots", knots, 2)
         self.global_views = whole_number("global_views", global_views, 1)
@@ -133,6 +131,7 @@ class LeJEPALoss:
 # The run
 
 
+@dataclasses.dataclass(frozen=True)
 class LeJEPA(Task):
     """The objective `"lejepa"` of `pretrain`, with your own settings.
 
@@ -154,48 +153,51 @@ class LeJEPA(Task):
         True
     """
 
+    weight: float = 0.05
+    slices: int = 1024
+    projector: Sequence[int] = (2048, 2048, 64)
+    views: ViewAugmentation | None = None
+
     objective = "lejepa"
     targets = ("none",)
     uses_test_split = False
 
-    def __init__(
-        self,
-        weight: float = 0.05,
-        slices: int = 1024,
-        projector: Sequence[int] = (2048, 2048, 64),
-        views: ViewAugmentation | None = None,
-    ) -> None:
-        """Makes the loss and the title; TypeError or ValueError as the class says."""
-        self.views = ViewAugmentation() if views is None else views
-        self.projector = tuple(whole_number("projector", width, 1) for width in projector)
-        if not isinstance(self.views, ViewAugmentation):
+    def __post_init__(self) -> None:
+        views = ViewAugmentation() if self.views is None else self.views
+        if not isinstance(views, ViewAugmentation):
             raise TypeError(f"views must be a ViewAugmentation, but {views!r} was given.")
-        if not self.projector:
+        projector = tuple(whole_number("projector", width, 1) for width in self.projector)
+        if not projector:
             raise ValueError("projector must have at least one width, but it is empty.")
-        self.loss = LeJEPALoss(weight, slices, global_views=self.views.global_views)
-        self.title = f"LeJEPA (weight {weight:g}, {slices} slices, projector {list(self.projector)})"
+        object.__setattr__(self, "views", views)
+        object.__setattr__(self, "projector", projector)
+        self.figures_of_loss()  # checks the numbers
+
+    def figures_of_loss(self) -> LeJEPALoss:
+        return LeJEPALoss(self.weight, self.slices, global_views=self.views.global_views)
+
+    @property
+    def title(self) -> str:
+        title = f"LeJEPA (weight {self.weight:g}, {self.slices} slices, projector {list(self.projector)})"
         if self.views != ViewAugmentation():
             changed = dataclasses.asdict(self.views).items() - dataclasses.asdict(ViewAugmentation()).items()
-            self.title += f", views with {', '.join(f'{name}={value}' for name, value in sorted(changed))}"
+            title += f", views with {', '.join(f'{name}={value}' for name, value in sorted(changed))}"
+        return title
 
-    def open_images(self, data: Any, recipe: Recipe, **reading: Any) -> ImageStream:
-        """Returns the stream of views; ValueError for what only labelled data has."""
-        self.check_recipe(recipe, NO_TARGET)
-        for name, default in (("classes", None), ("class_names", None), ("target", "class")):
-            if reading[name] != default:
-                raise ValueError(f"{name}={reading[name]!r} is about labels, which LeJEPA does not use. Leave it out.")
-        return open_data(data, split="train", augmentation=self.views, **reading | {"target": NO_TARGET})
+    def data(self, given: Given) -> Given:
+        """Returns what is given for pictures without labels; ValueError for what only labelled data has."""
+        settings = given.settings
+        asked = {"classes": (settings.classes, None), "class_names": (settings.class_names, None)}
+        for name, (value, default) in (asked | {"target": (given.target, "class")}).items():
+            if value != default:
+                raise ValueError(f"{name}={value!r} is about labels, which LeJEPA does not use. Leave it out.")
+        return given.changed(target=NO_TARGET)
 
-    def prepare_model(self, source: Model | Source, recipe: Recipe, images: ImageStream, dtype: DType) -> Model:
+    def model(self, given: Given, images: ImageStream) -> Model:
         """Returns a copy of a given model, what `load` returns, or a variant without a head, with random weights."""
-        if is_variant(source):
-            rates = {name: getattr(recipe, name) for name in RATES}
-            size = recipe.image_size
-            model = create_model(source, image_size=size, dtype=dtype, classifier_activation=None, **rates)
-            if isinstance(model, VisionTransformer):
-                model = model.with_config(classes=None)
-        else:
-            model = with_size_and_rates(source, recipe, dtype)
+        model = model_with_any_head(given, None)
+        if is_variant(given.model) and isinstance(model, VisionTransformer):
+            model = model.with_config(classes=None)
         if not isinstance(model, VisionTransformer):
             raise TypeError(f"model must be a VisionTransformer for LeJEPA, but {type(model).__name__} was given.")
         config = model.config
@@ -203,23 +205,12 @@ class LeJEPA(Task):
             raise ValueError("LeJEPA needs global views of one size: call model.with_image_size((h, w)) first.")
         if config.pooling == "none":
             raise ValueError('LeJEPA needs one vector for each view: call model.with_config(pooling="avg") first.')
-        warn_of_many_patches(recipe, config.grid_size)
+        warn_of_many_patches(given.recipe, config.grid_size)
         return model
 
-    def open_validation(self, data: Any, images: ImageStream, model: Any, **reading: Any) -> ImageStream:
-        """Returns labelled images for the probe, in their order."""
-        return open_data(data, split="validation", resize=model.config.pipeline, **reading)
-
-    def trained_model(self, model: VisionTransformer) -> keras.Model:
-        """Returns `lejepa_model` of the model, with a new projector; ValueError as there."""
-        return lejepa_model(model, self.loss, self.projector, self.views)
-
-    def loss_and_metric(self, recipe: Recipe, images: ImageStream) -> tuple[keras.losses.Loss, keras.metrics.Metric]:
-        """Returns a loss and a metric that take their values from the outputs of the trained model."""
-        return FirstFigure(), Figures()
-
-    def batches(self, model: VisionTransformer, images: ImageStream, seed: int) -> Batch:
-        """Returns a function from the number of a batch to its `global` and `local` views, and unused labels."""
+    def loss(self, run: Run) -> Learning:
+        """Returns `lejepa_model` with a new projector, and a loss and a metric that read its outputs."""
+        model, images = run.model, run.images
         check_equal_parts(model, images)
         transform = dataclasses.replace(images.transform, local_size=_local_size(self.views, model))
         images.transform = transform
@@ -229,11 +220,12 @@ class LeJEPA(Task):
             views = dict(zip(("global", "local"), transform.unpack(packed), strict=True))
             return {name: as_input(model, pixels) for name, pixels in views.items() if pixels.shape[1]}, labels
 
-        return batch
+        trained = lejepa_model(model, self.figures_of_loss(), self.projector, self.views)
+        return trained, FirstFigure(), Figures(), batch
 
-    def validation(self, model: VisionTransformer, images: ImageStream, seed: int, sharing: Sharing) -> "Probe":
+    def measure(self, run: Run) -> "Probe":
         """Returns the `Probe` of the model's features."""
-        return Probe(model, images, sharing)
+        return Probe(run.model, run.tests, run.sharing)
 
 
 def _local_size(views: ViewAugmentation, model: VisionTransformer) -> tuple[int, int]:
@@ -360,7 +352,6 @@ class Probe:
     """How often the nearest neighbours of labelled images, among the others of them, have their class."""
 
     def __init__(self, model: VisionTransformer, images: ImageStream, sharing: Sharing) -> None:
-        """Keeps the arguments; ValueError in several processes of JAX, or unless each image has one class."""
         if sharing.processes.joint and sharing.processes.count > 1:
             raise ValueError(
                 "Several processes compute the validation of LeJEPA only on torch. Leave validation out, and call "

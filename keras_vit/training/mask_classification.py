@@ -247,7 +247,6 @@ class MaskClassificationLoss:
         *,
         seed: int | None = None,
     ) -> None:
-        """Keeps the arguments; ValueError for a number that is out of its range, ImportError without SciPy."""
         require_packages("Matching", ("scipy",), "segmentation")
         self.classes, self.points = whole_number("classes", classes, 1), whole_number("points", points, 1)
         self.oversample = _FROM_1("oversample", oversample)

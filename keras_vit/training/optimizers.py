@@ -71,7 +71,6 @@ class ViTOptimizer(DecayingOptimizer):
     def __init__(
         self, learning_rate: Any, weight_decay: float | None, rates: Any, momentum_dtype: str | None, **kwargs: Any
     ) -> None:
-        """Keeps the arguments; ValueError for a number out of its range, another dtype, or what Keras refuses."""
         if isinstance(learning_rate, numbers.Real):
             learning_rate = float(FROM_0("learning_rate", learning_rate))
         for name, value, fits in (
@@ -247,7 +246,6 @@ class MomentumSGD(ViTOptimizer):
         rate_multipliers: Mapping[str, float] | None = None,
         **kwargs: Any,
     ) -> None:
-        """Keeps the arguments; ValueError for a number that is out of its range."""
         super().__init__(learning_rate, weight_decay, rate_multipliers, momentum_dtype, **kwargs)
         self.momentum = RATE("momentum", momentum)
 
@@ -303,7 +301,6 @@ class AdamW(ViTOptimizer):
         rate_multipliers: Mapping[str, float] | None = None,
         **kwargs: Any,
     ) -> None:
-        """Keeps the arguments; ValueError for a number that is out of its range."""
         super().__init__(learning_rate, weight_decay, rate_multipliers, momentum_dtype, **kwargs)
         self.beta_1, self.beta_2 = RATE("beta_1", beta_1), RATE("beta_2", beta_2)
         self.epsilon = FROM_0("epsilon", epsilon)
@@ -387,7 +384,6 @@ class Muon(AdamW):
         rate_multipliers: Mapping[str, float] | None = None,
         **kwargs: Any,
     ) -> None:
-        """Keeps the arguments; ValueError for a number that is out of its range."""
         rest = (momentum_dtype, weight_decay, rate_multipliers)
         super().__init__(learning_rate, beta_1, beta_2, epsilon, *rest, **kwargs)
         self.momentum = RATE("momentum", momentum)
@@ -510,7 +506,6 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
         boundaries: Sequence[int] = (),
         factors: Sequence[float] = (),
     ) -> None:
-        """Keeps the arguments, of which shares become steps; ValueError as the class says."""
         check_choice("decay", decay, tuple(DECAYS))
         learning_rate, steps = FROM_0("learning_rate", learning_rate), Whole(1)("steps", steps)
         end, power, timescale = FROM_0("end", end), ABOVE_0("power", power), ABOVE_0("timescale", timescale)
@@ -564,7 +559,6 @@ class _Loss(keras.losses.Loss):
     """A loss for each image, averaged over the batch, in at least float32."""
 
     def __init__(self, label_smoothing: float = 0.0, class_weight: Sequence[float] | None = None, **kwargs: Any):
-        """Keeps the arguments; ValueError for a `label_smoothing` not in 0..1 (1 excluded) or a negative weight."""
         super().__init__(**kwargs)
         self.label_smoothing = RATE("label_smoothing", label_smoothing)
         self.class_weight = None

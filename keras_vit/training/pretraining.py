@@ -1,86 +1,30 @@
-"""`pretrain`: with labels, by masked patch prediction (appendix B.1.2 of the paper) or by LeJEPA."""
+"""Pre-training: with labels, and by masked patch prediction (appendix B.1.2 of the paper)."""
 
-import os
 from typing import Any
 
 import keras
 import numpy as np
 from keras import ops
 
-from keras_vit._arguments import DType, Source, check_choice
 from keras_vit._processes import share
 from keras_vit.checkpoints import is_variant
 from keras_vit.data import ImageStream
 from keras_vit.models import VisionTransformer, find_variant
 from keras_vit.training.distribution import Batch
-from keras_vit.training.lejepa import LeJEPA
-from keras_vit.training.recipes import Recipe
-from keras_vit.training.run import Trained, finetune
 from keras_vit.training.tasks import (
     RATES,
     FineTuning,
+    Given,
+    Learning,
     Model,
+    Run,
     Task,
     as_input,
+    measured_loss,
     with_head,
     with_size_and_rates,
 )
 from keras_vit.zoo import create_model
-
-
-def pretrain(
-    model: Model | Source,
-    data: Any,
-    recipe: Recipe | str | None = None,
-    *,
-    validation: Any = None,
-    output: str | os.PathLike[str] | None = None,
-    objective: str | Task = "labels",
-    target: str = "class",
-    **options: Any,
-) -> Trained:
-    """Trains a model from scratch, by a recipe of Table 3 or of AugReg, or without labels; a run like `finetune`.
-
-    Args:
-        model: The name of a variant, for a model with random weights; or a model or a file, as in `finetune`, which
-            goes on with its weights and its head.
-        data: As in `finetune`. `"masked_patches"` ignores labels. `"lejepa"` takes pictures without labels: a folder of
-            them, an array, a list.
-        recipe: A name (see `list_recipes`), or a `Recipe`; None for the objective's recipe (not for `"labels"`).
-        validation: As in `finetune`. For `"lejepa"`, labelled images: `val_accuracy` is the accuracy of their nearest
-            neighbours' votes. None: no validation.
-        output: As in `finetune`.
-        objective: `"labels"`: the recipe's softmax or sigmoid loss on the head, whose biases begin at the recipe's
-            `head_bias`. `"masked_patches"`: half of the patches are corrupted, and the 3-bit mean colour of each has to
-            be predicted; the head stays as it is. `"lejepa"`: views of a picture get similar embeddings, which are
-            normally distributed (arXiv 2511.08544; see docs/pretraining.md); the head stays as it is, and a variant has
-            none. A `LeJEPA` is the same with other settings.
-        target: As in `finetune`.
-        **options: Fields of `RunOptions` and of the recipe. `seed` also decides a variant's initial weights and the
-            corrupted patches.
-
-    Returns:
-        The model, the log and more (see `Trained`).
-
-    Raises:
-        TypeError, ValueError: as `finetune`; if the objective is unknown, or needs a recipe and none is given.
-        FloatingPointError, OSError, RuntimeError, ImportError: as `finetune`.
-
-    Examples:
-        >>> recipe = training.Recipe(steps=1, batch_size=2, image_size=8)
-        >>> fresh = keras_vit.VisionTransformer(config)
-        >>> done = training.pretrain(fresh, (pixels, labels), recipe, objective="masked_patches", verbose=False)
-    """
-    if isinstance(objective, Task):
-        task = objective
-    else:
-        check_choice("objective", objective, tuple(OBJECTIVES))
-        task = OBJECTIVES[objective]()
-    if recipe is None:
-        if task.objective == "labels":
-            raise TypeError('recipe must be given for objective="labels": a name of list_recipes(), or a Recipe.')
-        recipe = f"pretrain/{task.objective}"
-    return finetune(model, data, recipe, validation=validation, output=output, target=target, task=task, **options)
 
 
 class Pretraining(FineTuning):
@@ -88,25 +32,27 @@ class Pretraining(FineTuning):
 
     title = "pre-training"
 
-    def prepare_model(self, source: Model | Source, recipe: Recipe, images: ImageStream, dtype: DType) -> Model:
+    def model(self, given: Given, images: ImageStream) -> Model:
         """Returns the model of `model_with_any_head`."""
-        model = model_with_any_head(source, recipe, images, dtype)
+        model = model_with_any_head(given, images)
         if model.config.classes != images.classes:
             raise ValueError(
                 f"model has {model.config.classes or 'no'} outputs, but the data has {images.classes} classes. "
                 f"Pass model.with_classes({images.classes})."
             )
-        return with_head(model, recipe, images)
+        return with_head(model, given.recipe, images)
 
 
-def model_with_any_head(source: Model | Source, recipe: Recipe, images: ImageStream, dtype: DType) -> Model:
-    """A variant with random weights and a head of zeros for the images, or a copy of the model given or loaded."""
+def model_with_any_head(given: Given, images: ImageStream | None) -> Model:
+    """A variant with random weights and a head of zeros for images with labels, or a copy of another model."""
+    source, recipe = given.model, given.recipe
     if not is_variant(source):
-        return with_size_and_rates(source, recipe, dtype)
+        return with_size_and_rates(given)
     rates = {name: getattr(recipe, name) for name in RATES}
     if find_variant(source).startswith("BiT") and not any(rates.values()):
         rates = {}  # a BiT has none, and refuses those that are set
-    options = {"classes": images.classes, "image_size": recipe.image_size, "dtype": dtype, **rates}
+    classes = {} if images is None else {"classes": images.classes}
+    options = {"image_size": recipe.image_size, "dtype": given.settings.dtype, **classes, **rates}
     return create_model(source, classifier_activation=None, **options)
 
 
@@ -229,29 +175,28 @@ class MaskedPatches(Task):
     objective = "masked_patches"
     targets = ("class", "multilabel", "number")
 
-    def prepare_model(self, source: Model | Source, recipe: Recipe, images: ImageStream, dtype: DType) -> Model:
-        model = model_with_any_head(source, recipe, images, dtype)
+    def model(self, given: Given, images: ImageStream) -> Model:
+        model = model_with_any_head(given, images)
         return model.with_config(class_token_only=False) if model.config.class_token_only else model  # all are read
 
-    def trained_model(self, model: VisionTransformer) -> keras.Model:
-        return masked_patch_model(model)
+    def loss(self, run: Run) -> Learning:
+        batch = corrupted_batches(run.model, run.images, run.seed)
+        return masked_patch_model(run.model), MaskedPatchLoss(), MaskedPatchAccuracy(name="accuracy"), batch
 
-    def loss_and_metric(self, recipe: Recipe, images: ImageStream) -> tuple[keras.losses.Loss, keras.metrics.Metric]:
-        return MaskedPatchLoss(), MaskedPatchAccuracy(name="accuracy")
-
-    def batches(self, model: VisionTransformer, images: ImageStream, seed: int) -> Batch:
-        """A function from the number of a batch to images, a plan of their corruption, and colours to predict."""
-        grid = model.config.grid_size
-
-        def batch(number: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
-            pixels, _ = images.batch(number)
-            whole = images.length(number) if images.shard[1] > 1 else len(pixels)
-            rows = share(whole, images.shard)
-            plan, corrupted = (array[rows] for array in plan_corruption(whole, grid[0] * grid[1], (seed, number)))
-            targets = np.where(corrupted, mean_colours(pixels, grid), NO_TARGET).astype("int32")
-            return {"images": as_input(model, pixels), "plan": plan}, targets
-
-        return batch
+    def measure(self, run: Run) -> Any:
+        return measured_loss(run, corrupted_batches(run.model, run.tests, run.seed + 1))
 
 
-OBJECTIVES: dict[str, type[Task]] = {"labels": Pretraining, "masked_patches": MaskedPatches, "lejepa": LeJEPA}
+def corrupted_batches(model: VisionTransformer, images: ImageStream, seed: int) -> Batch:
+    """A function from the number of a batch to images, a plan of their corruption, and colours to predict."""
+    grid = model.config.grid_size
+
+    def batch(number: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
+        pixels, _ = images.batch(number)
+        whole = images.length(number) if images.shard[1] > 1 else len(pixels)
+        rows = share(whole, images.shard)
+        plan, corrupted = (array[rows] for array in plan_corruption(whole, grid[0] * grid[1], (seed, number)))
+        targets = np.where(corrupted, mean_colours(pixels, grid), NO_TARGET).astype("int32")
+        return {"images": as_input(model, pixels), "plan": plan}, targets
+
+    return batch

@@ -26,6 +26,7 @@ _FINE_TUNING: dict[str, Any] = {
     "image_size": 384,
 }
 _PRETRAINING: dict[str, Any] = {
+    "task": "pretrain",
     "optimizer": "adamw",
     "warmup_steps": 10_000,
     "batch_size": 4096,
@@ -43,6 +44,7 @@ _JFT: dict[str, Any] = {
 }
 _IMAGENET21K: dict[str, Any] = {**_JFT, "dataset": "ImageNet-21k", "weight_decay": 0.03, "dropout": 0.1}
 _AUGREG_PRETRAINING: dict[str, Any] = {
+    "task": "pretrain",
     **_PRETRAINING,
     "epochs": 300,
     "learning_rate": 0.001,
@@ -383,6 +385,7 @@ ROWS: tuple[dict[str, Any], ...] = (
     {
         **_PRETRAINING,
         "name": "pretrain/masked_patches",
+        "task": "masked_patches",
         "dataset": "JFT-300M",
         "models": "ViT-B/16",
         "steps": 1_000_000,
@@ -391,6 +394,7 @@ ROWS: tuple[dict[str, Any], ...] = (
     },
     {
         "name": "pretrain/lejepa",
+        "task": "lejepa",
         "dataset": "any pictures without labels",
         "models": "ViT-S/16",
         "epochs": 100,

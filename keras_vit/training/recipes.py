@@ -33,10 +33,20 @@ if TYPE_CHECKING:
 
     from keras_vit.training.optimizers import WarmupDecay
 
-# Where fields apply: the target of the data, the task, the model and the optimizer.
+# The tasks, each with the module and the class that has its four functions.
+TASKS = {
+    "finetune": ("tasks", "FineTuning"),
+    "pretrain": ("pretraining", "Pretraining"),
+    "masked_patches": ("pretraining", "MaskedPatches"),
+    "lejepa": ("lejepa", "LeJEPA"),
+    "segmentation": ("segmentation", "LinearSegmentation"),
+    "eomt": ("eomt", "EoMTSegmentation"),
+    "detection": ("boxes", "BoxDetection"),
+}
+# Where fields apply: the target of the data, the objective, the model and the optimizer.
 _CLASSES = {"target": ("class", "multilabel")}
-_LOGITS = {**_CLASSES, "task": ("labels", "distillation")}
-_LABELS = {**_CLASSES, "task": ("labels",)}
+_LOGITS = {**_CLASSES, "objective": ("labels", "distillation")}
+_LABELS = {**_CLASSES, "objective": ("labels",)}
 _QUERIES = {"target": ("segments",)}
 _RATES = {"model": ("VisionTransformer", "LinearSegmenter")}
 _PATHS = {"model": ("VisionTransformer", "LinearSegmenter", "Detector")}
@@ -89,6 +99,8 @@ class Recipe(Options):
         source: The publication with these settings.
         dataset: The paper's data set.
         models: The models that it is for; empty for all.
+        task: What `train` trains by it: `"finetune"`, `"pretrain"`, `"masked_patches"`, `"lejepa"`, `"segmentation"`,
+            `"eomt"` or `"detection"`; None for the task that its augmentation is for.
         steps: Updates of the whole training; None if `epochs` is set.
         epochs: Passes over the data; None if `steps` is set.
         batch_size: Images per update.
@@ -152,6 +164,7 @@ class Recipe(Options):
     source: str = ""
     dataset: str = ""
     models: str = ""
+    task: Annotated[str | None, OneOf((None, *TASKS))] = None
     steps: Positive | None = None
     epochs: Above0 | None = None
     batch_size: Positive = 512
@@ -169,7 +182,7 @@ class Recipe(Options):
     clip_norm: Above0 | None = None
     image_size: Annotated[int | tuple[int, int], _size] = 224
     dropout: Rate = option(0.0, when=_RATES)
-    patch_drop: Rate = option(0.0, when={"model": ("VisionTransformer",), "task": ("labels", "distillation")})
+    patch_drop: Rate = option(0.0, when={"model": ("VisionTransformer",), "objective": ("labels", "distillation")})
     drop_path: Rate = option(0.0, when=_PATHS)
     loss: Annotated[str, OneOf(("softmax", "sigmoid"))] = option("softmax", when=_LOGITS)
     label_smoothing: Rate = option(0.0, when=_LOGITS)

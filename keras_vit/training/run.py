@@ -1,4 +1,4 @@
-"""`finetune`: a run of a recipe, from its arguments to the files that it leaves.
+"""A run of a recipe, from its arguments to the files that it leaves.
 
 A run opens its images, prepares the model, opens the images to evaluate on, compiles, fits and writes: a function each.
 """
@@ -8,29 +8,27 @@ import dataclasses
 import importlib.util
 import math
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 import keras
 
-from keras_vit._arguments import DType, Source, matches, pair, warn_caller
-from keras_vit._files import contents_of, fingerprint, replacing, write_text
+from keras_vit._arguments import Source, listing, matches, pair, warn_caller
+from keras_vit._files import replacing, write_text
 from keras_vit._keras import layers_inside, set_random_seed, without_importing_tensorflow
-from keras_vit._options import Options, check
+from keras_vit._options import check
 from keras_vit._processes import XLA, Processes, may_use_xla, scope_of, switched_on
 from keras_vit._terminal import PlainData, Table
 from keras_vit.checkpoints import find_checkpoint, open_checkpoint, pair_in, resolve_source
-from keras_vit.data import ImageStream, has_test_split
+from keras_vit.data import ImageStream, has_test_split, open_data
 from keras_vit.data.examples import split_name
 from keras_vit.models import ImageModel, VisionTransformer, adapted_layers, merge_lora
 from keras_vit.models.changes import arithmetic
-from keras_vit.training.distribution import Sharing, distributed, on_devices_of, reset_randomness
+from keras_vit.training.distribution import Batch, Sharing, distributed, on_devices_of, reset_randomness
 from keras_vit.training.loop import Loop, RunFolder, check_callbacks, draw_curve, report
 from keras_vit.training.optimizers import is_moved_by_muon
 from keras_vit.training.recipes import Recipe, build_optimizer, build_schedule
-from keras_vit.training.recipes import recipe as recipe_of_name
-from keras_vit.training.tasks import FineTuning, Model, RunOptions, Task, split_options
+from keras_vit.training.tasks import Given, Model, Run, Task
 from keras_vit.training.trainable import add_lora, freeze, has_adapters, rate_multipliers, save_adapters
 from keras_vit.zoo import load
 
@@ -100,153 +98,134 @@ class Trained(PlainData):
         return self._kept.get("val_ap50")
 
 
-def finetune(
-    model: Model | Source,
-    data: Any,
-    recipe: Recipe | str,
-    *,
-    validation: Any = None,
-    output: str | os.PathLike[str] | None = None,
-    target: str = "class",
-    task: Task | None = None,
-    **options: Any,
-) -> Trained:
-    """Fine-tunes a model as the paper does (section 4.1, Table 4): new head of zeros, SGD, cosine decay, clipping.
-
-    The length is counted in updates, and batch n is a function of the seed. With an `output` folder, the same call
-    resumes a killed run from its last checkpoint and ends with the same weights. For a finished run, it returns the
-    trained model again.
-
-    Args:
-        model: A model, or what `load` takes: a file, a name of the catalogue, a variant such as `"ViT-B/16"` for its
-            recommended weights. A model and its `.keras` or `.weights.h5` files keep their head where it has the
-            classes of the data; a checkpoint gets a new head of zeros. Frozen layers, adapters and the model's name are
-            kept. A copy is trained: a given model does not change.
-        data: What `open_data` takes: a folder, a table (`open_table`), arrays, a pipeline, `"tfds:NAME"`.
-        recipe: A name (see `list_recipes`), or a `Recipe`. If you do not set its image size and give a model, the
-            model's size is used.
-        validation: Data to evaluate on, like `data`; or a share such as 0.1 of the training images, drawn by the seed
-            and held out; None for the `val/` or `test/` of a folder.
-        output: Folder for checkpoints, log, learning curve and the trained model; None for no files.
-        target: Kind of labels of arrays and pipelines; a table contains it. `"class"` is trained with the recipe's
-            loss, `"multilabel"` with a sigmoid for each label and logged as `ranking_precision`, `"number"` with the
-            mean squared error and logged as `mean_absolute_error`.
-        task: The training task, such as `distillation(teacher)`; None: learn the labels. `pretrain` has further tasks.
-        **options: Fields of `RunOptions`, such as `every`, `seed`, `resume`, `verbose`; and fields of the recipe, which
-            replace its values, such as `steps`, `batch_size`, `learning_rate`, `image_size`.
-
-    Returns:
-        The model, the log and more (see `Trained`).
-
-    Raises:
-        TypeError, ValueError: if an argument is invalid or differs between processes, the data is damaged, or `output`
-            has another run.
-        FloatingPointError: if the loss is NaN or infinite.
-        OSError: if `model` or `data` cannot be read or fetched (FileNotFoundError, DownloadError), a file cannot be
-            written, or another process ends (ConnectionError). The last checkpoint is kept.
-        RuntimeError: if another process trains in `output`, processes cannot work together, or a worker process ends.
-        ImportError: if a package is missing, such as Pillow for a folder.
-
-    Errors of a pipeline, tensorflow-datasets or a callback are raised unchanged.
-
-    Examples:
-        >>> recipe = training.recipe("finetune/cifar10").replace(steps=2, batch_size=2, image_size=8)
-        >>> done = training.finetune(keras_vit.VisionTransformer(config), "photos", recipe, verbose=False)
-        >>> done.class_names
-        ['cat', 'dog']
-    """
-    changes, settings = split_options(options)
-    recipe = (recipe if isinstance(recipe, Recipe) else recipe_of_name(recipe)).replace(**changes)
-    task = FineTuning() if task is None else task
-    evaluated = check_arguments(data, validation, recipe, task, settings)
+def run_task(given: Given, task: Task, output: str | os.PathLike[str] | None = None) -> Trained:
+    """Runs a task from its arguments to the files that it leaves."""
+    settings, recipe = given.settings, given.recipe
+    check_callbacks(settings.callbacks, averages=recipe.polyak is not None)
+    refuse_to_empty(given.model, output, settings.resume)
+    given = task.data(given)
+    evaluated = data_to_evaluate_on(given, task)
     with contextlib.ExitStack() as stack:
         processes = stack.enter_context(distributed(settings.distribution))
         set_random_seed(settings.seed)
-        source = open_source(model, output, settings, processes)
-        if isinstance(source, ImageModel):
-            stack.enter_context(scope_of(source))
-            if not source.config.dynamic and "image_size" not in recipe.given:  # which nobody chose
-                recipe = recipe.adapted(image_size=source.config.image_size)
-        reading = {
-            "image_size": recipe.image_size,
-            "batch_size": recipe.batch_size // recipe.accumulate,
-            "seed": settings.seed,
-            "on_bad_image": settings.on_bad_image,
-            "shard": processes.shard,
-            "channels": channels_of(source),
-            "holdout": validation if isinstance(validation, float) else None,
-        }
-        named = {"classes": settings.classes, "class_names": settings.class_names, "target": target}
-        images = stack.enter_context(task.open_images(data, recipe, **named, **reading))
-        recipe = recipe_for_images(recipe, images, task)
-        model = prepare_model(source, recipe, images, task, settings.dtype)
-        tests = None
+        given = with_source(given, processes)
+        if isinstance(given.model, ImageModel):
+            stack.enter_context(scope_of(given.model))
+        reading = reading_of(given, processes)
+        images = stack.enter_context(open_images(given, task, reading))
+        given = given.changed(recipe=recipe_for_images(given.recipe, images, task))
+        model, tests = prepare_model(given, images, task), None
         if evaluated is not None:
-            tests = stack.enter_context(open_validation(evaluated, images, model, task, reading))
-            if evaluated is validation and is_same_data(images, tests):
+            tests = stack.enter_context(open_validation(evaluated, images, model, reading))
+            if evaluated is given.validation and is_same_data(images, tests):
                 warn_caller(
                     "validation holds the training images themselves: its figures do not measure generalisation."
                 )
-        every = settings.every or max(1, min(images.steps_per_epoch or recipe.steps, math.ceil(recipe.steps / 10)))
-        run = Run(task, recipe, model, images, tests, Sharing.of(processes, model), every, settings.seed)
+        steps = given.recipe.steps
+        every = settings.every or max(1, min(images.steps_per_epoch or steps, math.ceil(steps / 10)))
+        run = Run(task, given, model, images, tests, Sharing.of(processes, model), every)
         processes.check_same("settings", run.settings())
         begun = run.beginning() if output is not None and processes.first else {}
         folder = None if output is None else RunFolder(output, run.settings(), settings.resume, processes, begun)
-        trained = compile_model(run)
+        reset_randomness(model, settings.seed)
+        learning = task.loss(run)
+        trained = compile_model(run, *learning[:3])
         verbose = settings.verbose and processes.first
         if verbose:
             report(summary(run, None if reading["holdout"] else evaluated))
-        log = fit(run, trained, folder, settings.callbacks, verbose)
+        log = fit(run, trained, learning[3], folder, verbose)
         class_names = list(model.config.class_names or ()) or None
-        owl = task.finish(model, folder.path if folder and processes.first else None)
-        done = Trained(model, recipe, log, class_names, folder and folder.path, list(images.bad), owl)
+        owl = task.finish(run, trained, folder.path if folder and processes.first else None)
+        done = Trained(model, given.recipe, log, class_names, folder and folder.path, list(images.bad), owl)
         if folder:
             _write_results(done, processes)
         processes.from_first()  # nobody returns before the files are there
     return done
 
 
-def check_arguments(data: Any, validation: Any, recipe: Recipe, task: Any, settings: RunOptions) -> Any:
+def data_to_evaluate_on(given: Given, task: Task) -> Any:
     """The data with images to evaluate on: `validation`, or `data` with a test split or for a share, or None."""
-    if not isinstance(task, Task):
-        raise TypeError(f"task must be what training.distillation(teacher) returns, but {task!r} was given.")
-    check_callbacks(settings.callbacks, averages=recipe.polyak is not None)
+    recipe, validation = given.recipe, given.validation
     if isinstance(validation, float):
         if not 0 < validation < 1:
             raise ValueError(
                 f"validation must be data or a share between 0 and 1, such as 0.1, but {validation} was given."
             )
-        return data
+        return given.data
     if validation is not None:
         return validation
-    if task.uses_test_split and has_test_split(data, settings.class_names):
-        return data
+    if task.uses_test_split and has_test_split(given.data, given.settings.class_names):
+        return given.data
     if recipe.keep == "best" or recipe.patience is not None:
         option = "patience" if recipe.patience is not None else "keep='best'"
         raise ValueError(f"{option} needs images to evaluate on: give validation=, or a folder with test/.")
     return None
 
 
-def open_source(source: Any, output: Any, settings: RunOptions, processes: Processes) -> Any:
-    """Returns the model that is given, or that a file of Keras holds, on the devices that train it; else the source."""
-    if isinstance(source, ImageModel):
-        if settings.dtype is not None:
-            raise ValueError("dtype is for models that are loaded here; give model.with_config(dtype=...) instead.")
-        return on_devices_of(source, settings.distribution, processes)
-    if not isinstance(source, (str, os.PathLike)):
-        raise TypeError(f"model must be a model of keras_vit, or name one, but {type(source).__name__} was given.")
+def refuse_to_empty(source: Any, output: Any, resume: bool) -> None:
+    """Raises ValueError if a run that starts again would remove the file that it starts from."""
+    if output is None or resume or not isinstance(source, (str, os.PathLike)):
+        return
     path = Path(source).expanduser().resolve()  # as `load` finds it
-    folder = None if output is None or settings.resume else Path(output).expanduser().resolve()
-    if folder in path.parents and path.exists():
+    if Path(output).expanduser().resolve() in path.parents and path.exists():
         raise ValueError(
             f"resume=False (--restart) empties {output}, where {source} lies: choose another output, or move it."
         )
-    if not str(source).endswith((".keras", ".weights.h5")):
-        return source
-    model = load(source)
-    if settings.dtype is not None:
-        model = model.with_config(dtype=settings.dtype)
-    return on_devices_of(model, settings.distribution, processes)
+
+
+def with_source(given: Given, processes: Processes) -> Given:
+    """Returns what is given, with the model of a file of Keras, on the devices that train it, and its image size."""
+    source, recipe, dtype, distribution = given.model, given.recipe, given.settings.dtype, given.settings.distribution
+    if not isinstance(source, (str, os.PathLike, ImageModel)):
+        raise TypeError(f"model must be a model of keras_vit, or name one, but {type(source).__name__} was given.")
+    if isinstance(source, ImageModel):
+        if dtype is not None:
+            raise ValueError("dtype is for models that are loaded here; give model.with_config(dtype=...) instead.")
+    elif not str(source).endswith((".keras", ".weights.h5")):
+        return given
+    else:
+        source = load(source)
+        source = source if dtype is None else source.with_config(dtype=dtype)
+    source = on_devices_of(source, distribution, processes)
+    if not source.config.dynamic and "image_size" not in recipe.given:  # which nobody chose
+        recipe = recipe.adapted(image_size=source.config.image_size)
+    return given.changed(model=source, recipe=recipe)
+
+
+def reading_of(given: Given, processes: Processes) -> dict[str, Any]:
+    """Returns the options of `open_data` that images to train on and to evaluate on have in common."""
+    recipe, settings = given.recipe, given.settings
+    return {
+        "image_size": recipe.image_size,
+        "batch_size": recipe.batch_size // recipe.accumulate,
+        "seed": settings.seed,
+        "on_bad_image": settings.on_bad_image,
+        "shard": processes.shard,
+        "channels": channels_of(given.model),
+        "holdout": given.validation if isinstance(given.validation, float) else None,
+    }
+
+
+def open_images(given: Given, task: Task, reading: dict[str, Any]) -> ImageStream:
+    """Returns the stream of images to train on."""
+    recipe, settings = given.recipe, given.settings
+    changes = {"augmentation": task.views or recipe.augmentation, "sampling": recipe.sampling}
+    named = {"classes": settings.classes, "class_names": settings.class_names, "target": given.target}
+    return open_data(given.data, split="train", **changes, **named, **reading)
+
+
+def open_validation(data: Any, images: ImageStream, model: Model, reading: dict[str, Any]) -> ImageStream:
+    """Returns the stream of images to evaluate on, as the model takes them, with the classes of those to train on."""
+    if images.target == "none":  # pictures without labels are evaluated by a probe
+        return open_data(data, split="validation", resize=model.config.pipeline, **reading)
+    if images.target in ("segments", "boxes"):  # whole pictures, one at a time for each process
+        reading = reading | {"batch_size": reading["shard"][1]}
+    named = {"classes": images.classes, "class_names": images.class_names, "target": images.target}
+    tests = open_data(data, split="validation", resize=model.config.pipeline, **named, **reading)
+    if tests.target != images.target:
+        tests.close()
+        raise ValueError(f"validation has the target {tests.target!r}, data has {images.target!r}.")
+    return tests
 
 
 def channels_of(source: Model | Source) -> int:
@@ -260,8 +239,13 @@ def channels_of(source: Model | Source) -> int:
 
 
 def recipe_for_images(recipe: Recipe, images: ImageStream, task: Task) -> Recipe:
-    """Returns the recipe with the number of updates and the loss for these images."""
-    task.check_recipe(recipe, images.target)
+    """Returns the recipe with the number of updates and the loss for these images, from which the task can learn."""
+    if images.target not in task.targets:
+        raise ValueError(
+            f"{task.objective} takes data of the target {listing(task.targets)}, but the target of this data is "
+            f"{images.target!r}."
+        )
+    check(recipe, {"target": images.target, "objective": task.objective})
     warmups = {name: getattr(recipe, name) for name in ("warmup_steps", "backbone_warmup_steps")}
     own, given = {name: steps for name, steps in warmups.items() if name in recipe.given}, recipe.given
     recipe = recipe.replace(steps=recipe.total_steps(images.examples), **own).adapted(given)
@@ -271,11 +255,12 @@ def recipe_for_images(recipe: Recipe, images: ImageStream, task: Task) -> Recipe
     return recipe
 
 
-def prepare_model(source: Any, recipe: Recipe, images: ImageStream, task: Task, dtype: DType) -> Model:
+def prepare_model(given: Given, images: ImageStream, task: Task) -> Model:
     """Returns the model of a run, with the adapters and the frozen layers of the recipe."""
-    if isinstance(source, ImageModel):
-        check(recipe, {"model": type(source).__name__})
-    model = task.prepare_model(source, recipe, images, dtype)
+    recipe = given.recipe
+    if isinstance(given.model, ImageModel):
+        check(recipe, {"model": type(given.model).__name__})
+    model = task.model(given, images)
     check(recipe, {"model": type(model).__name__})
     targets = None if recipe.lora_targets == Recipe.lora_targets else recipe.lora_targets
     if recipe.lora_rank is not None and not has_adapters(model, recipe.lora_rank, targets, recipe.lora_alpha):
@@ -300,62 +285,14 @@ def prepare_model(source: Any, recipe: Recipe, images: ImageStream, task: Task, 
     return model
 
 
-def open_validation(data: Any, images: ImageStream, model: Model, task: Task, reading: dict[str, Any]) -> ImageStream:
-    """Returns the stream of images to evaluate on; ValueError if their target is not that of those to train on."""
-    tests = task.open_validation(data, images, model, **reading)
-    if images.target != "none" and tests.target != images.target:  # pictures without labels are evaluated by a probe
-        tests.close()
-        raise ValueError(f"validation has the target {tests.target!r}, data has {images.target!r}.")
-    return tests
-
-
 def is_same_data(one: ImageStream, other: ImageStream) -> bool:
     """Whether two streams have the same examples; False for pipelines, of which nobody knows."""
     return one.contents() is not None and one.contents() == other.contents()
 
 
-@dataclasses.dataclass(frozen=True)
-class Run:
-    """A run before its first update."""
-
-    task: Task
-    recipe: Recipe
-    model: Model
-    images: ImageStream
-    tests: ImageStream | None  # images to evaluate on
-    sharing: Sharing
-    every: int  # updates between two evaluations
-    seed: int
-
-    def settings(self) -> dict[str, Any]:
-        """Returns what decides the numbers of the run, by name, as plain data: a run that goes on has the same."""
-        return {
-            "recipe": Options.to_dict(self.recipe),
-            "backend": keras.backend.backend(),
-            "every": self.every,
-            "model": {key: value for key, value in self.model.get_config().items() if key != "name"},
-            "task": self.task.title,
-            "seed": self.seed,
-            "data": self.images.describe(),
-            "arithmetic": arithmetic(),
-        }
-
-    def beginning(self) -> dict[str, str | None]:
-        """Returns a fingerprint of each thing that the run begins with, by what it is called; None of a pipeline."""
-        streams, teacher = {"training data": self.images, "validation data": self.tests}, self.task.teacher
-        marks = {"weights": fingerprint(contents_of(self.model.get_weights()))}
-        if teacher is not None:
-            config = teacher.config if isinstance(teacher, ImageModel) else None
-            marks["answers of the teacher"] = fingerprint(config, contents_of(teacher.get_weights()))
-        return marks | {name: stream.contents() for name, stream in streams.items() if stream is not None}
-
-
-def compile_model(run: Run) -> keras.Model:
+def compile_model(run: Run, trained: keras.Model, loss: Any, metric: Any) -> keras.Model:
     """Returns the model that computes the loss of a run, compiled; its weights are those of the run's model."""
-    # The random generators of the run's model start again from the seed.
-    reset_randomness(run.model, run.seed)
-    trained, optimizer = run.task.trained_model(run.model), build_optimizer(run.recipe, run.model)
-    loss, metric = run.task.loss_and_metric(run.recipe, run.images)
+    optimizer = build_optimizer(run.recipe, run.model)
     if trained is not run.model and run.model.dtype_policy.name == "mixed_float16":
         trained.autocast = False  # its layers cast by themselves
         trained.dtype_policy = run.model.dtype_policy  # Keras asks the model whether the loss has to be scaled
@@ -377,23 +314,16 @@ def jit_compile(model: keras.Model, updates: int) -> bool | str:
     return True if all(layer.supports_jit for layer in layers_inside(model)) else "auto"
 
 
-def fit(
-    run: Run,
-    trained: keras.Model,
-    folder: RunFolder | None,
-    callbacks: Sequence[keras.callbacks.Callback],
-    verbose: bool,
-) -> Table:
+def fit(run: Run, trained: keras.Model, batch: Batch, folder: RunFolder | None, verbose: bool) -> Table:
     """Trains the compiled model of a run to the weights that the run returns, and returns the log."""
-    task, recipe, images = run.task, run.recipe, run.images
-    picture = None
+    task, recipe, images, picture = run.task, run.recipe, run.images, None
     if folder and task.picture and run.sharing.processes.first and importlib.util.find_spec("matplotlib") is not None:
         picture = folder.path / task.picture
     loop = Loop(
         steps=recipe.steps,
         every=run.every,
         batches_per_step=recipe.accumulate,
-        validation=None if run.tests is None else task.validation(run.model, run.tests, run.seed + 1, run.sharing),
+        validation=None if run.tests is None else task.measure(run),
         picture=picture,
         folder=folder,
         schedule=build_schedule(recipe),
@@ -404,8 +334,8 @@ def fit(
         keep=recipe.keep,
         patience=recipe.patience,
     )
-    batch = run.sharing.training_batches(task.batches(run.model, images, run.seed), images.batch_size)
-    return loop.train(trained, batch, callbacks)
+    batch = run.sharing.training_batches(batch, images.batch_size)
+    return loop.train(trained, batch, run.given.settings.callbacks)
 
 
 def summary(run: Run, evaluated: Any) -> str:

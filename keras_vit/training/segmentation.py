@@ -1,12 +1,12 @@
-"""`finetune_segmentation`: a class for every pixel, by a linear head on the patches of any Vision Transformer.
+"""Training of a linear head on the patches of any Vision Transformer, which finds the class of every pixel.
 
 The recipes are those with which the heads of DINOv2 and DINOv3 were trained.
 """
 
 import contextlib
+import dataclasses
 import itertools
-import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +14,10 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit._arguments import DType, Source, check_choice, listing, pair
+from keras_vit._arguments import check_choice, listing, pair
 from keras_vit._options import option, refuse
 from keras_vit._processes import ALONE_BY_NAME, Processes
-from keras_vit.data import ImageStream, MaskedImages, has_test_split, open_masks, open_segments
+from keras_vit.data import ImageStream, MaskedImages, has_test_split, open_masks
 from keras_vit.data.masks import names_beside
 from keras_vit.layers import resize
 from keras_vit.models import EoMT, LinearSegmenter, LinearSegmenterConfig, VisionTransformer
@@ -26,109 +26,10 @@ from keras_vit.models.dense_config import WITHOUT_TOP
 from keras_vit.preprocessing.windows import centre_margins
 from keras_vit.segmentation import evaluate, segment
 from keras_vit.segmentation.results import plot_beside_labels
-from keras_vit.training.distribution import Batch, Sharing, check_equal_parts
-from keras_vit.training.eomt import SHOWN, EoMTSegmentation
+from keras_vit.training.distribution import check_equal_parts
 from keras_vit.training.recipes import Recipe
-from keras_vit.training.recipes import recipe as recipe_of_name
-from keras_vit.training.run import Trained, finetune
-from keras_vit.training.tasks import Task, as_input, split_options
+from keras_vit.training.tasks import SHOWN, Given, Learning, Run, Task, as_input, loaded
 from keras_vit.training.trainable import freeze
-from keras_vit.zoo import load
-
-
-def finetune_segmentation(
-    model: LinearSegmenter | EoMT | VisionTransformer | Source,
-    data: Any,
-    recipe: Recipe | str = "segmentation/dinov2_linear",
-    *,
-    validation: Any = None,
-    output: str | os.PathLike[str] | None = None,
-    ignore: int = 255,
-    reduce_zero_label: bool = False,
-    layers: int = 1,
-    pictures: str = "dinov2",
-    frozen: bool = True,
-    stuff_classes: Sequence[int] = (),
-    **options: Any,
-) -> Trained:
-    """Trains a linear head that returns a class for every pixel, or an EoMT, on a copy of a Vision Transformer.
-
-    A linear head is batch normalisation and one matrix, on tokens after the final norm, as DINOv2 and DINOv3 measure
-    their features with. Recipes `segmentation/eomt_...` train an EoMT, whose queries find segments: classes, things or
-    both. The run works like `finetune`: batch n is a function of the seed, and a killed run resumes.
-
-    Args:
-        model: A `VisionTransformer` or what `load` takes, which get a new head; or a `LinearSegmenter` with the classes
-            of the data, which is trained further. Frozen layers and adapters are kept.
-        data: What `open_masks` takes or returns: a folder with `images/` and `masks/`, pairs of arrays, a pipeline.
-        recipe: As in `finetune`, with a `data.MaskAugmentation`. `lora_rank` trains adapters beside the head, and
-            `dropout` applies to the head's inputs. Crops have the recipe's image size if you set it, otherwise the
-            model's, and are padded to whole patches.
-        validation: Pictures with masks, as `data`, or a share, as in `finetune`.
-        output: As in `finetune`.
-        ignore: As in `open_masks`, like the next.
-        reduce_zero_label: Likewise.
-        layers: How many of the last blocks a new head reads, 1 or 4.
-        pictures: Whose rules resize pictures in evaluation, `"dinov2"` or `"dinov3"`.
-        frozen: Whether to freeze the layers below a new head, except for adapters.
-        stuff_classes: For an EoMT: numbers of the classes without single objects, for the panoptic quality; None for
-            the data's.
-        **options: Fields of `RunOptions` and of the recipe.
-
-    With an EoMT's recipe, `model` may be an `EoMT`: its class head is reinitialised for other classes, and it takes the
-    task of the data (panoptic with stuff classes). A `VisionTransformer` becomes an EoMT. All weights train, unless
-    `freeze="backbone"`. `data` and `validation` are what `data.open_segments` takes or returns; `layers`, `pictures`
-    and `frozen` are not used.
-
-    Returns:
-        As `finetune`; `mean_iou` is measured like `segmentation.evaluate`, at the pictures' own sizes.
-
-    Raises:
-        TypeError, ValueError: as `finetune` and `open_masks`; if the recipe has fields for classification only, the
-            model has other classes than the data, or an argument is for the other kind of model.
-        FloatingPointError, RuntimeError: as `finetune`.
-        OSError: as `finetune`; if a folder or a file of `data` is missing (FileNotFoundError) or cannot be read.
-        ImportError: if a package is missing: Pillow for files, pycocotools for COCO's masks, SciPy for an EoMT.
-
-    Examples:
-        >>> masks = (pixels, np.arange(4)[:, None, None] % 2 * np.ones((24, 24), "uint8"))
-        >>> recipe = training.recipe("segmentation/dinov2_linear").replace(steps=1, batch_size=2, image_size=8)
-        >>> done = training.finetune_segmentation(small, masks, recipe, verbose=False)
-        >>> done.model.config.classes
-        2
-    """
-    check_choice("layers", layers, (1, 4))
-    changes, _ = split_options(options)
-    chosen = (recipe if isinstance(recipe, Recipe) else recipe_of_name(recipe)).replace(**changes)
-    is_eomt = "segments" in chosen.augmentation.targets
-    given = {"layers": layers, "pictures": pictures, "frozen": frozen, "stuff_classes": tuple(stuff_classes)}
-    refuse(_OF_HEADS, given, {"head": "EoMT" if is_eomt else "linear"})
-    if is_eomt:
-        reading = {name: options.pop(name, None) for name in ("classes", "class_names")}
-        reading |= {"ignore": ignore, "reduce_zero_label": reduce_zero_label}
-        segments = open_segments(data, **reading)
-        if segments.masks is not None:
-            segments.masks.check_classes_occur(options.get("on_bad_image", "stop"), queries=True)
-        if len(stuff_classes) and segments.task == "semantic":
-            raise ValueError(f"stuff_classes={stuff_classes} is for single things, but semantic masks have none.")
-        if not isinstance(validation, (float, type(None))):
-            reading |= {"classes": segments.classes, "class_names": segments.class_names}
-            validation = open_segments(validation, **reading)
-        queries = EoMTSegmentation(tuple(stuff_classes) or segments.stuff)
-        return finetune(model, segments, recipe, validation=validation, output=output, task=queries, **options)
-    classes, class_names = options.pop("classes", None), options.pop("class_names", None)
-    masks = open_masks(
-        data, classes=classes, class_names=class_names, ignore=ignore, reduce_zero_label=reduce_zero_label
-    )
-    if isinstance(model, LinearSegmenter):
-        masks = masks.in_order(model.config.class_names)
-    masks.check_classes_occur(options.get("on_bad_image", "stop"))
-    if not isinstance(validation, (float, type(None))):
-        validation = _masks_to_evaluate_on(validation, masks, masks.ignore, masks.reduce_zero_label)
-    task = LinearSegmentation(masks.ignore, layers, pictures, frozen)
-    options |= {"classes": masks.classes, "class_names": masks.class_names}
-    return finetune(model, masks, recipe, validation=validation, output=output, task=task, **options)
-
 
 # Arguments that are not for every head, or not for a model that has one.
 _NEW = {"head": ("linear",), "model": ("VisionTransformer",)}
@@ -141,30 +42,53 @@ _OF_HEADS = {
 }
 
 
-def _masks_to_evaluate_on(data: Any, masks: MaskedImages, ignore: int, reduce_zero_label: bool) -> MaskedImages:
-    """Returns the data as masks with the classes of those that are trained on, in their order."""
-    if isinstance(data, MaskedImages):
-        return data.in_order(masks.class_names)
-    if isinstance(data, Mapping) and not has_test_split(data):
-        raise ValueError("validation must be pictures with masks, as data is, or a share such as 0.1.")
-    names = {} if names_beside(data) else {"classes": masks.classes, "class_names": masks.class_names}
-    return open_masks(data, **names, ignore=ignore, reduce_zero_label=reduce_zero_label).in_order(masks.class_names)
+def segmentation_task(has_queries: bool, ignore: int, reduce_zero_label: bool, heads: Mapping[str, Any]) -> Task:
+    """Returns the task of an EoMT or of a linear head; ValueError for arguments that are for the other one."""
+    check_choice("layers", heads["layers"], (1, 4))
+    refuse(_OF_HEADS, heads, {"head": "EoMT" if has_queries else "linear"})
+    if not has_queries:
+        return LinearSegmentation(ignore, reduce_zero_label, heads["layers"], heads["pictures"], heads["frozen"])
+    from keras_vit.training.eomt import EoMTSegmentation
+
+    return EoMTSegmentation(ignore, reduce_zero_label, heads["stuff_classes"])
 
 
+@dataclasses.dataclass(frozen=True)
 class LinearSegmentation(Task):
     """Training of a linear head on pictures with masks; `finetune_segmentation` makes it."""
+
+    ignore: int = 255
+    reduce_zero_label: bool = False
+    layers: int = 1
+    pictures: str = "dinov2"
+    frozen: bool = True
 
     title = "segmentation"
     objective = "segmentation"
     targets = ("mask",)
     picture = "masks.png"
 
-    def __init__(self, ignore: int, layers: int, pictures: str, frozen: bool) -> None:
-        self.ignore, self.layers, self.pictures, self.frozen = ignore, layers, pictures, frozen
+    def data(self, given: Given) -> Given:
+        """Returns what is given with masks, those to evaluate on in the order of those to train on."""
+        settings, validation = given.settings, given.validation
+        known = {"ignore": self.ignore, "reduce_zero_label": self.reduce_zero_label}
+        masks = open_masks(given.data, classes=settings.classes, class_names=settings.class_names, **known)
+        if isinstance(given.model, LinearSegmenter):
+            masks = masks.in_order(given.model.config.class_names)
+        masks.check_classes_occur(settings.on_bad_image)
+        named = {"classes": masks.classes, "class_names": masks.class_names}
+        if isinstance(validation, Mapping) and not has_test_split(validation):
+            raise ValueError("validation must be pictures with masks, as data is, or a share such as 0.1.")
+        if not given.is_share:
+            if not isinstance(validation, MaskedImages):
+                known = {"ignore": masks.ignore, "reduce_zero_label": masks.reduce_zero_label}
+                validation = open_masks(validation, **known, **({} if names_beside(validation) else named))
+            validation = validation.in_order(masks.class_names)
+        return given.changed(data=masks, validation=validation, **named)
 
-    def prepare_model(self, source: Any, recipe: Recipe, images: ImageStream, dtype: DType) -> LinearSegmenter:
+    def model(self, given: Given, images: ImageStream) -> LinearSegmenter:
         """Returns a copy of a segmenter, or a new head on a copy of the model, for crops of the recipe's size."""
-        source = source if isinstance(source, keras.Model) else load(source, dtype=dtype)
+        source, recipe = loaded(given), given.recipe
         if isinstance(source, LinearSegmenter):
             return self._with_its_head(source, recipe, images)
         if isinstance(source, EoMT):
@@ -219,14 +143,9 @@ class LinearSegmentation(Task):
             **size, crop_size=crop, dropout=recipe.dropout, class_names=tuple(names) if names else known
         )
 
-    def trained_model(self, model: LinearSegmenter) -> keras.Model:
-        return model
-
-    def loss_and_metric(self, recipe: Recipe, images: ImageStream) -> tuple[keras.losses.Loss, None]:
-        return MaskLoss(self.ignore), None
-
-    def batches(self, model: LinearSegmenter, images: ImageStream, seed: int) -> Batch:
-        """A function from the number of a batch to crops, filled up to whole patches as in DINOv2, and masks."""
+    def loss(self, run: Run) -> Learning:
+        """Returns the cross-entropy of pixels, on crops that are filled up to whole patches as in DINOv2."""
+        model, images = run.model, run.images
         check_equal_parts(model, images)  # batch normalisation takes the mean over the whole batch
         config = model.config
         nothing = 255 * np.asarray(config.pipeline.mean, "float32") if config.include_preprocessing else np.float32(0)
@@ -243,10 +162,10 @@ class LinearSegmentation(Task):
             padded[:, top : top + height, left : left + width] = crops
             return padded, masks
 
-        return batch
+        return model, MaskLoss(run.given.data.ignore), None, batch
 
-    def validation(self, model: LinearSegmenter, images: ImageStream, seed: int, sharing: Sharing) -> "Measured":
-        return Measured(model, images, sharing.processes, self.ignore)
+    def measure(self, run: Run) -> "Measured":
+        return Measured(run.model, run.tests, run.sharing.processes, run.given.data.ignore)
 
 
 def _crop_and_input(recipe: Recipe, model: Any) -> tuple[tuple[int, int], dict[str, Any]]:
@@ -299,7 +218,6 @@ class Measured:
     """
 
     def __init__(self, model: LinearSegmenter, images: ImageStream, processes: Processes, ignore: int) -> None:
-        """Keeps the arguments; a process by itself measures all pictures."""
         self._model, self._images, self._ignore, self._joint = model, images, ignore, processes.joint
         self._distribution = ALONE_BY_NAME if processes.count == 1 else None
         self._copy: LinearSegmenter | None = None

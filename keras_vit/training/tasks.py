@@ -1,21 +1,21 @@
-"""The keywords of a run (`RunOptions`), and what it trains.
-
-A `Task` brings the model, its data, the model that the loss is computed with, and the loss.
-"""
+"""The keywords of a run (`RunOptions`), and what it trains: a `Task` is four functions, data, model, loss, measure."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import keras
 import numpy as np
 from keras import ops
 
-from keras_vit._arguments import DType, Source, listing, warn_caller
-from keras_vit._options import Count, Options, Positive, check, refuse_unknown
-from keras_vit.data import ImageStream, open_data
+from keras_vit._arguments import DType, listing, warn_caller
+from keras_vit._files import contents_of, fingerprint
+from keras_vit._options import Count, Options, Positive, refuse_unknown
+from keras_vit._processes import current
+from keras_vit.data import ImageStream
 from keras_vit.models import BiT, ImageModel, VisionTransformer
+from keras_vit.models.changes import arithmetic
 from keras_vit.training.distribution import Batch, Distribution, FilledBatches, Sharing
 from keras_vit.training.recipes import Recipe, build_loss
 from keras_vit.zoo import load
@@ -71,73 +71,131 @@ def split_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], RunOption
 
 
 MOST_PATCHES = 4096  # Three times as many as any of the papers' models has: H/14 at 518 pixels, 1,369.
+SHOWN = 6  # pictures to evaluate on that are drawn
+PADDED_TO = 16  # padded targets have a multiple of so many: JAX compiles a program for each number
 WIDE = 5  # standard deviation of labels that steps of the recipes' size hardly reach
 
 Model = VisionTransformer | BiT
+# The model that the loss is computed with, the loss, whose mean over a batch is trained, a metric for the log, and the
+# batches to train on. A model that computes its loss itself has neither of the next two.
+Learning = tuple[keras.Model, keras.losses.Loss | None, keras.metrics.Metric | None, Batch]
+
+
+@dataclasses.dataclass(frozen=True)
+class Given:
+    """What a run is called with. `Task.data` returns it with its data opened, and what that says of the rest."""
+
+    model: Any
+    data: Any
+    validation: Any  # data, or a share of the images to train on
+    recipe: Recipe
+    settings: RunOptions
+    target: str = "class"
+    owl: Any = None  # what a detector that trains by words is made of
+
+    @property
+    def is_share(self) -> bool:
+        """Whether there are no other data to evaluate on."""
+        return isinstance(self.validation, (float, type(None)))
+
+    def changed(self, **changes: Any) -> Self:
+        """Returns the same with some fields changed; `classes` and `class_names` are those of the settings."""
+        of_data = {name: changes.pop(name) for name in ("classes", "class_names") if name in changes}
+        return dataclasses.replace(self, **{"settings": self.settings.adapted(**of_data), **changes})
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """A run before its first update."""
+
+    task: "Task"
+    given: Given  # with the recipe and the data as they are used
+    model: Any
+    images: ImageStream
+    tests: ImageStream | None  # images to evaluate on
+    sharing: Sharing
+    every: int  # updates between two evaluations
+
+    @property
+    def recipe(self) -> Recipe:
+        return self.given.recipe
+
+    @property
+    def seed(self) -> int:
+        return self.given.settings.seed
+
+    def settings(self) -> dict[str, Any]:
+        """Returns what decides the numbers of the run, by name, as plain data: a run that goes on has the same."""
+        return {
+            "recipe": {name: value for name, value in Options.to_dict(self.recipe).items() if name != "task"},
+            "backend": keras.backend.backend(),
+            "every": self.every,
+            "model": {key: value for key, value in self.model.get_config().items() if key != "name"},
+            "task": self.task.title,
+            "seed": self.seed,
+            "data": self.images.describe(),
+            "arithmetic": arithmetic(),
+        }
+
+    def beginning(self) -> dict[str, str | None]:
+        """Returns a fingerprint of each thing that the run begins with, by what it is called; None of a pipeline."""
+        streams, teacher = {"training data": self.images, "validation data": self.tests}, self.task.teacher
+        marks = {"weights": fingerprint(contents_of(self.model.get_weights()))}
+        if teacher is not None:
+            config = teacher.config if isinstance(teacher, ImageModel) else None
+            marks["answers of the teacher"] = fingerprint(config, contents_of(teacher.get_weights()))
+        return marks | {name: stream.contents() for name, stream in streams.items() if stream is not None}
 
 
 class Task:
-    """A training task: model, data, loss and metric. A new kind is a subclass that `finetune(task=...)` runs.
+    """What a run trains, and on what: four functions, which `run` calls in the order in which they stand here.
 
-    `finetune` calls the methods in the order in which they stand here. The defaults are for images with labels.
+    A new kind of training is a subclass, whose fields are its arguments. The defaults are those of labelled images.
     """
 
     title: str  # beside the progress bar, and in `run.json`: two tasks of one title train alike
-    objective: str  # what the model learns from, in messages
+    objective: str  # what the model learns from: where fields of a recipe apply, and in messages
     targets: tuple[str, ...]  # those of the data (`stream.target`) that can be learned from
     teacher: keras.Model | None = None  # beside the labels
-    picture: str = ""  # the file to which `draw(path)` of what `validation` returns writes what the model finds, if any
+    views: Any = None  # an augmentation in place of the recipe's
+    picture: str = ""  # the file to which `draw(path)` of what `measure` returns writes what the model finds, if any
     uses_test_split: bool = True  # whether the data's test split is evaluated on where no other images are given
 
-    def open_images(self, data: Any, recipe: Recipe, **reading: Any) -> ImageStream:
-        """Returns the stream of training images; `reading` are options of `open_data`."""
-        return open_data(data, split="train", augmentation=recipe.augmentation, sampling=recipe.sampling, **reading)
+    def data(self, given: Given) -> Given:
+        """Returns what a run is called with, with its data opened as `open_data` takes them."""
+        return given
 
-    def check_recipe(self, recipe: Recipe, target: str) -> None:
-        """Raises ValueError if the target of the data cannot be learned from, or a field of the recipe is not used."""
-        if target not in self.targets:
-            raise ValueError(
-                f"{self.objective} takes data of the target {listing(self.targets)}, but the target of this data is "
-                f"{target!r}."
-            )
-        check(recipe, {"target": target, "task": self.objective})
-
-    def prepare_model(self, source: Model | Source, recipe: Recipe, images: ImageStream, dtype: DType) -> Any:
-        """Returns the model of the run: a copy of `source`, or what `load` makes of it, with a head for the images."""
+    def model(self, given: Given, images: ImageStream) -> Any:
+        """Returns the model of the run, with a head for the images: a copy of what is given or loaded."""
         raise NotImplementedError
 
-    def open_validation(self, data: Any, images: ImageStream, model: Any, **reading: Any) -> ImageStream:
-        """Returns the stream of images to evaluate on, prepared for the model, with the classes of `images`."""
-        names = {"classes": images.classes, "class_names": images.class_names, "target": images.target}
-        return open_data(data, split="validation", resize=model.config.pipeline, **names, **reading)
-
-    def trained_model(self, model: Any) -> keras.Model:
-        """Returns the Keras model whose outputs the loss takes, with the weights of `model`: here up to its logits."""
-        return logits_model(model)
-
-    def loss_and_metric(
-        self, recipe: Recipe, images: ImageStream
-    ) -> tuple[keras.losses.Loss, keras.metrics.Metric | None]:
-        """Returns the loss, whose mean over a batch is trained, and a metric for the log or None."""
+    def loss(self, run: Run) -> Learning:
+        """Returns how the model learns: see `Learning`."""
         raise NotImplementedError
 
-    def batches(self, model: Any, images: ImageStream, seed: int) -> Batch:
-        """Returns a function from the number of a batch to inputs of the trained model and targets of the loss."""
+    def measure(self, run: Run) -> Any:
+        """Returns what has a method `evaluate(trained model)` that measures on `run.tests`."""
+        return measured_loss(run, batches_of(run.model, run.tests))
 
-        def batch(number: int) -> tuple[np.ndarray, np.ndarray]:
-            pixels, labels = images.batch(number)
-            return as_input(model, pixels), labels
-
-        return batch
-
-    def validation(self, model: Any, images: ImageStream, seed: int, sharing: Sharing) -> Any:
-        """Returns what has a method `evaluate(trained model)` that measures on images: here the loss and the metric."""
-        count = images.steps_per_epoch or sum(1 for _ in images)
-        return FilledBatches(self.batches(model, images, seed), count, images.batch_size, sharing)
-
-    def finish(self, model: Any, folder: Path | None) -> Any:
-        """Returns what else was trained, and writes it into a folder."""
+    def finish(self, run: Run, trained: Any, folder: Path | None) -> Any:
+        """Returns what else was trained, and writes it into a folder; None for most tasks."""
         return None
+
+
+def batches_of(model: Any, images: ImageStream) -> Batch:
+    """Returns a function from the number of a batch to images as a model takes them, and their labels."""
+
+    def batch(number: int) -> tuple[np.ndarray, np.ndarray]:
+        pixels, labels = images.batch(number)
+        return as_input(model, pixels), labels
+
+    return batch
+
+
+def measured_loss(run: Run, batch: Batch) -> FilledBatches:
+    """Returns what measures the loss and the metric of a run on batches of the images to evaluate on."""
+    count = run.tests.steps_per_epoch or sum(1 for _ in run.tests)
+    return FilledBatches(batch, count, run.tests.batch_size, run.sharing)
 
 
 class FineTuning(Task):
@@ -147,31 +205,34 @@ class FineTuning(Task):
     objective = "labels"
     targets = ("class", "multilabel", "number")
 
-    def prepare_model(self, source: Model | Source, recipe: Recipe, images: ImageStream, dtype: DType) -> Model:
+    def model(self, given: Given, images: ImageStream) -> Model:
         """Returns the model with the recipe's image size and rates, and a head for the classes of the data."""
+        source, recipe = given.model, given.recipe
         if isinstance(source, ImageModel):
-            return with_head(with_size_and_rates(source, recipe, dtype), recipe, images)
-        model = with_size_and_rates(source, recipe, dtype, classes=images.classes)
+            return with_head(with_size_and_rates(given), recipe, images)
+        model = with_size_and_rates(given, classes=images.classes)
         if isinstance(model, VisionTransformer) and not model.config.dynamic:
             warn_of_many_patches(recipe, model.config.grid_size)
         # A head that fits by chance goes as well: the original always starts from zeros.
         return with_head(model, recipe, images, new_head=bool(np.any(model.get_layer("head").get_weights()[0])))
 
-    def loss_and_metric(self, recipe: Recipe, images: ImageStream) -> tuple[keras.losses.Loss, keras.metrics.Metric]:
-        """Returns the loss and the metric, by the target of the data."""
+    def loss(self, run: Run) -> Learning:
+        """Returns loss and metric by the target of the data."""
         # Classes: cross-entropy and accuracy; several labels: a sigmoid for each and their ranking precision; numbers:
         # the mean squared and the mean absolute error, with a warning where they spread far.
+        images, metric = run.images, RankingPrecision(name="ranking_precision")
         if images.target == "number":
             if images.labels is not None and np.std(images.labels) > WIDE:
                 warn_caller(
                     f"The labels have a standard deviation of {np.std(images.labels):.3g}, and what recipes call a "
                     "learning rate is for labels that spread by about 1. Divide them."
                 )
-            return keras.losses.MeanSquaredError(), keras.metrics.MeanAbsoluteError(name="mean_absolute_error")
-        loss = build_loss(recipe, class_weights(recipe.class_weight, images))
+            loss, metric = keras.losses.MeanSquaredError(), keras.metrics.MeanAbsoluteError(name="mean_absolute_error")
+        else:
+            loss = build_loss(run.recipe, class_weights(run.recipe.class_weight, images))
         if images.target == "class":
-            return loss, keras.metrics.CategoricalAccuracy(name="accuracy")
-        return loss, RankingPrecision(name="ranking_precision")
+            metric = keras.metrics.CategoricalAccuracy(name="accuracy")
+        return logits_model(run.model), loss, metric, batches_of(run.model, images)
 
 
 def warn_of_many_patches(recipe: Recipe, grid: tuple[int, int]) -> None:
@@ -182,6 +243,39 @@ def warn_of_many_patches(recipe: Recipe, grid: tuple[int, int]) -> None:
 
 
 # Models
+
+
+class ComputesLoss(keras.Model):
+    """A model, with its weights, whose loss needs all of its answers: `loss(targets, answers)`, a scalar.
+
+    `answer(inputs, training)` is how they come about. Its targets are matched by SciPy.
+    """
+
+    def __init__(self, model: Any, answer: Callable[[Any, Any], Any], loss: Callable[[Any, Any], Any]) -> None:
+        super().__init__(name=model.name)
+        if current().joint and current().count > 1:
+            raise ValueError(
+                f"On JAX a {type(model).__name__} trains in one process only, because SciPy matches masks and boxes. "
+                "Start one process."
+            )
+        self.inner, self.answer, self.loss_of_answers, self.built = model, answer, loss, True
+        self.dtype_policy = model.dtype_policy
+        # TensorFlow's XLA has no calls of Python, which the assignment is.
+        self.supports_jit = keras.backend.backend() != "tensorflow"
+
+    def call(self, inputs: Any, training: bool | None = None) -> Any:
+        return self.answer(inputs, training)
+
+    def compute_loss(
+        self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None, training: bool = True
+    ) -> Any:
+        """Returns the loss of answers `y_pred` with targets `y`; the other arguments are not used."""
+        return self.loss_of_answers(y, y_pred)
+
+
+def loaded(given: Given) -> Any:
+    """Returns the model that is given, or what `load` makes of a name or a file."""
+    return given.model if isinstance(given.model, keras.Model) else load(given.model, dtype=given.settings.dtype)
 
 
 def logits_model(model: Model) -> keras.Model:
@@ -200,11 +294,12 @@ def as_input(model: Any, pixels: np.ndarray) -> np.ndarray:
 RATES = ("dropout", "patch_drop", "drop_path")  # of recipes and of configs
 
 
-def with_size_and_rates(source: Model | Source, recipe: Recipe, dtype: DType, **options: Any) -> Model:
+def with_size_and_rates(given: Given, **options: Any) -> Model:
     """Returns a copy of a model, or what `load` makes of a name or file, with the size and the `RATES` of a recipe."""
+    source, recipe = given.model, given.recipe
     changes: dict[str, Any] = {name: getattr(recipe, name) for name in RATES if getattr(recipe, name)}
-    is_given = isinstance(source, ImageModel)
-    model = source if is_given else load(source, image_size=recipe.image_size, dtype=dtype, **changes, **options)
+    is_given, options = isinstance(source, ImageModel), {"dtype": given.settings.dtype, **changes, **options}
+    model = source if is_given else load(source, image_size=recipe.image_size, **options)
     if not isinstance(model, (VisionTransformer, BiT)):
         raise TypeError(
             f"A {type(model).__name__} answers for each place, and whole images have no such labels. Masks train a "

@@ -370,7 +370,6 @@ class Delayed(keras.optimizers.schedules.LearningRateSchedule):
     """
 
     def __init__(self, schedule: Any, delay: int) -> None:
-        """Keeps the arguments; ValueError as the class says."""
         self.schedule, self.delay = schedule, whole_number("delay", delay, 0)
 
     def __call__(self, step: Any) -> Any:
@@ -412,7 +411,6 @@ class TwoStageAdamW(AdamW):
     def __init__(
         self, learning_rate: Any = 1e-4, backbone_rate: Any = None, backbone: Iterable[str] = (), **kwargs: Any
     ) -> None:
-        """Keeps the arguments; ValueError for a number out of its range, another dtype, or what Keras refuses."""
         super().__init__(learning_rate, **kwargs)
         self.backbone_rate, self.backbone = backbone_rate, tuple(backbone)
 

@@ -13,11 +13,11 @@ import pytest
 
 import keras_vit
 from keras_vit import VisionTransformer, ViTConfig, cli, training
-from keras_vit.data import open_data
+from keras_vit.data import BoxAugmentation, MaskAugmentation, open_data
 from keras_vit.layers.fast.torch import takes_onednn
 from keras_vit.training import pretraining
 from keras_vit.training.distribution import UNSHARED
-from keras_vit.training.tasks import FineTuning
+from keras_vit.training.tasks import FineTuning, Given
 from tests.checkpoints.hub_server import local_hub
 from tests.processes import REPOSITORY, environment
 from tests.training.test_loop import assert_same_weights, weights_of
@@ -266,7 +266,8 @@ def test_a_model_with_softmax_is_trained_on_its_logits():
 def test_a_variant_for_pretraining_is_as_the_recipe_has_it():
     recipe = RECIPE.replace(loss="sigmoid", head_bias=-10.0, image_size=16, dropout=0.1, drop_path=0.2)
     images = SimpleNamespace(classes=3, class_names=None, target="class")
-    model = pretraining.Pretraining().prepare_model("ViT-Ti/16", recipe, images, None)
+    given = Given("ViT-Ti/16", None, None, recipe, training.RunOptions())
+    model = pretraining.Pretraining().model(given, images)
     config = model.config
     assert (config.image_size, config.classes, config.dropout, config.drop_path) == ((16, 16), 3, 0.1, 0.2)
     np.testing.assert_array_equal(model.get_layer("head").get_weights()[1], [-10.0] * 3)
@@ -658,5 +659,31 @@ def test_a_class_that_is_called_like_a_split(tmp_path):
 def test_batches_to_evaluate_on_are_no_larger_than_the_pipelines():
     batches = [(IMAGES[0][i : i + 2].astype("float32"), IMAGES[1][i : i + 2]) for i in range(0, 8, 2)]
     with open_data(batches, image_size=8, batch_size=512, split="test", classes=3) as images:
-        filled = FineTuning().validation(new_model(), images, 0, UNSHARED)
+        run = SimpleNamespace(model=new_model(), tests=images, sharing=UNSHARED)
+        filled = FineTuning().measure(run)
         assert len(filled[0][0]) == 2
+
+
+SQUARES = np.arange(8)[:, None] * np.ones((8, 8, 8), int) // 4
+TASKS = {
+    "labels": ({}, IMAGES, "VisionTransformer"),
+    "a task by name": ({"task": "masked_patches"}, IMAGES, "VisionTransformer"),
+    "no labels": ({"task": "lejepa"}, IMAGES[0], "VisionTransformer"),
+    "masks": ({"augmentation": MaskAugmentation()}, (IMAGES[0], SQUARES.astype("uint8")), "LinearSegmenter"),
+    "boxes": (
+        {"augmentation": BoxAugmentation()},
+        ([*IMAGES[0]], [{"boxes": [[2, 2, 6, 6]], "labels": [0]}] * 8),
+        "Detector",
+    ),
+}
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("name", TASKS)
+def test_a_recipe_names_its_task(name):
+    fields, data, kind = TASKS[name]
+    recipe = training.Recipe(steps=1, batch_size=4, image_size=8, **fields)
+    assert type(training.train(new_model(dropout=0.0), data, recipe, verbose=False).model).__name__ == kind
+    if "task" in fields:
+        with pytest.raises(ValueError, match="but this call is for fine-tuning: use training.train"):
+            training.finetune(new_model(), data, recipe)

@@ -94,8 +94,8 @@ CASES = {
     "a BiT": Case("labels", kind="BiT"),
     "AdamW": Case("labels", optimizer="adamw"),
 }
-# What describes a recipe, and decides nothing.
-NOTES = ("name", "source", "dataset", "models", "sweep")
+# What describes a recipe, and decides nothing beside a task.
+NOTES = ("name", "source", "dataset", "models", "sweep", "task")
 VALUES = {
     **{"steps": 2, "epochs": 1.0, "batch_size": 2, "learning_rate": 0.1, "schedule": "linear", "warmup_steps": 2},
     **{"end": 0.1, "optimizer": "adam", "momentum": 0.5, "momentum_dtype": "bfloat16", "beta_1": 0.5, "beta_2": 0.5},
@@ -151,7 +151,7 @@ FIELDS = [*VALUES, *(f"augmentation.{name}" for name in AUGMENTATIONS)]
 def applies(field, case):
     """Whether a field is declared for a kind of run."""
     made = CASES[case]
-    situation = {"target": made.target, "task": made.objective, "model": made.kind, "optimizer": made.optimizer}
+    situation = {"target": made.target, "objective": made.objective, "model": made.kind, "optimizer": made.optimizer}
     situation["model"] = {"mask": "LinearSegmenter", "segments": "EoMT"}.get(made.target, made.kind)
     when = WHEN[field.rpartition(".")[2]].items()
     return all(axis not in situation or situation[axis] in allowed for axis, allowed in when)
