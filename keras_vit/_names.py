@@ -208,7 +208,6 @@ PACKAGES: dict[str, dict[str, str]] = {
             "Augmentation BadImage ImageStream ViewAugmentation as_dataset augment_masks mask_targets open_data"
         ),
         "keras_vit.models": "merge_lora",
-        "keras_vit.training.api": "finetune finetune_detection finetune_segmentation pretrain train",
         "keras_vit.training.detection": "DetectionLoss match_boxes",
         "keras_vit.training.distilling": "DistillationLoss distillation",
         "keras_vit.training.distribution": (
@@ -223,7 +222,7 @@ PACKAGES: dict[str, dict[str, str]] = {
         ),
         "keras_vit.training.recipes": "Recipe build_loss build_optimizer build_schedule list_recipes recipe",
         "keras_vit.training.tasks": "RunOptions",
-        "keras_vit.training.run": "Trained",
+        "keras_vit.training.run": "Trained finetune finetune_detection finetune_segmentation pretrain train",
         "keras_vit.training.segmentation": "MaskLoss",
         "keras_vit.training.trainable": "add_lora freeze layer_decay load_adapters save_adapters unfreeze",
     },

@@ -7,6 +7,7 @@ import pytest
 
 from keras_vit import interpolation
 from keras_vit.preprocessing import windows
+from keras_vit.preprocessing.images import centre_margins
 from tests.conftest import GOLDEN
 
 pytestmark = pytest.mark.once
@@ -101,7 +102,7 @@ def test_a_picture_is_enlarged_as_by_opencv():
 
 @pytest.mark.parametrize("size, margins", [((89, 114), [(4, 5), (6, 6)]), ((14, 28), [(0, 0), (0, 0)])])
 def test_padding_is_centred_with_the_odd_one_behind(size, margins):
-    assert windows.centre_margins(size, (14, 14)) == margins
+    assert centre_margins(size, (14, 14)) == margins
 
 
 PICTURES = {

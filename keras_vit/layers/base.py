@@ -13,8 +13,7 @@ from keras import initializers, ops, tree
 from keras_vit._arguments import DType, Shape, Tensor, aligned_zeros
 from keras_vit._keras import is_compiled, layers_inside
 from keras_vit._options import Check, check_of
-from keras_vit.layers.fast import call_flat
-from keras_vit.layers.flat import Noting, NotingClass, device_of_flat_calls, flat, may_be_flat, registered
+from keras_vit.layers.flat import Noting, NotingClass, call_flat, device_of_flat_calls, flat, may_be_flat, registered
 from keras_vit.layers.ops import dense, float32_or_better, layer_normalization, rematerialized
 
 

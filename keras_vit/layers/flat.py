@@ -9,12 +9,13 @@ Keras does, and so is a layer that is watched, recomputed, quantized, adapted or
 
 import inspect
 import itertools
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import keras
 
 from keras_vit._keras import has_hidden_state, is_compiled, is_rematerialized, layers_inside, raw_value
-from keras_vit.layers.fast import TORCH_CPU, TORCH_CUDA
+from keras_vit.layers.fast import RUNNING, TORCH_CPU, TORCH_CUDA
 from keras_vit.layers.ops import activate, activate_in_place, found_device
 
 C = TypeVar("C", bound=type[keras.layers.Layer])
@@ -179,3 +180,13 @@ class NotingClass(type(keras.layers.Layer)):
     def __delattr__(cls, name: str) -> None:
         super().__delattr__(name)
         note_change()
+
+
+def call_flat(device: str | None, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    """Returns what a function computes, whose layers run on this device without Keras between them; None: with it."""
+    before = RUNNING.device, RUNNING.found
+    RUNNING.device, RUNNING.found = device, {}
+    try:
+        return function(*args, **options)
+    finally:
+        RUNNING.device, RUNNING.found = before

@@ -28,9 +28,8 @@ from keras_vit._keras import (
     without_importing_tensorflow,
 )
 from keras_vit.layers.base import BaseLayer, quantized_policies, skip_initialization
-from keras_vit.layers.fast import call_flat
 from keras_vit.layers.fast.torch import is_packed, pack_kernels, unpack_kernels
-from keras_vit.layers.flat import FlatLayer, LastChange, Noting, device_of_flat_calls, flat
+from keras_vit.layers.flat import FlatLayer, LastChange, Noting, call_flat, device_of_flat_calls, flat
 from keras_vit.layers.ops import float32_or_better
 from keras_vit.models.changes import (
     changed_config,
@@ -295,8 +294,7 @@ class ImageModel(ConfiguredModel):
             _check_input(input_tensor, shape, config.include_preprocessing)
         # The global policy is looked up now: the model keeps it, whatever the global one is when it is loaded.
         policy = keras.dtype_policies.get(dtype)
-        default_name = variant_of(config) or self.default_name
-        name = name or default_name.lower().translate(str.maketrans("-/+", "___"))
+        name = name or (variant_of(config) or self.default_name).lower().translate(str.maketrans("-/+", "___"))
         super().__init__(input_tensor, type(self).outputs_of(config, input_tensor, policy), name=name)
         self.set_up(config, policy)
         self.trainable = trainable

@@ -635,3 +635,9 @@ def naflex_size(height: int, width: int, patch: int = 16, patches: int = 256) ->
     if rows * columns > patches:
         raise ValueError(f"A picture of {height} x {width} pixels is too long for {patches} patches. Crop it.")
     return rows * patch, columns * patch
+
+
+def centre_margins(size: Sequence[int], multiples: Sequence[int]) -> list[tuple[int, int]]:
+    """Returns for each axis how much is padded before and after it to reach a multiple (`CenterPadding`, DINOv2)."""
+    rests = [-length % multiple for length, multiple in zip(size, multiples, strict=True)]
+    return [(rest // 2, rest - rest // 2) for rest in rests]

@@ -62,12 +62,6 @@ def spread(size: tuple[int, int], side: int) -> list[Window]:
     return [Window(*((start, 0) if size[0] > size[1] else (0, start)), side, side) for start in starts]
 
 
-def centre_margins(size: Sequence[int], multiples: Sequence[int]) -> list[tuple[int, int]]:
-    """Returns for each axis how much is padded before and after it to reach a multiple (`CenterPadding`, DINOv2)."""
-    rests = [-length % multiple for length, multiple in zip(size, multiples, strict=True)]
-    return [(rest // 2, rest - rest // 2) for rest in rests]
-
-
 def rows_of(values: np.ndarray) -> Rows:
     """Returns a function `(start, stop)` that returns these rows of an array `(height, width, values)`."""
     return lambda start, stop: values[start:stop]

@@ -20,10 +20,10 @@ from keras_vit._processes import fill_up
 from keras_vit.interpolation import opencv_resized, torchvision_resized
 from keras_vit.models import EoMT, EoMTConfig, LinearSegmenter, LinearSegmenterConfig
 from keras_vit.preprocessing import Pipeline, resize_images
+from keras_vit.preprocessing.images import centre_margins
 from keras_vit.preprocessing.windows import (
     Rows,
     Window,
-    centre_margins,
     largest,
     merged,
     read_picture,

@@ -16,11 +16,6 @@ if TYPE_CHECKING:
     from keras_vit.data import mask_targets as mask_targets
     from keras_vit.data import open_data as open_data
     from keras_vit.models import merge_lora as merge_lora
-    from keras_vit.training.api import finetune as finetune
-    from keras_vit.training.api import finetune_detection as finetune_detection
-    from keras_vit.training.api import finetune_segmentation as finetune_segmentation
-    from keras_vit.training.api import pretrain as pretrain
-    from keras_vit.training.api import train as train
     from keras_vit.training.detection import DetectionLoss as DetectionLoss
     from keras_vit.training.detection import match_boxes as match_boxes
     from keras_vit.training.distilling import DistillationLoss as DistillationLoss
@@ -54,6 +49,11 @@ if TYPE_CHECKING:
     from keras_vit.training.recipes import list_recipes as list_recipes
     from keras_vit.training.recipes import recipe as recipe
     from keras_vit.training.run import Trained as Trained
+    from keras_vit.training.run import finetune as finetune
+    from keras_vit.training.run import finetune_detection as finetune_detection
+    from keras_vit.training.run import finetune_segmentation as finetune_segmentation
+    from keras_vit.training.run import pretrain as pretrain
+    from keras_vit.training.run import train as train
     from keras_vit.training.segmentation import MaskLoss as MaskLoss
     from keras_vit.training.tasks import RunOptions as RunOptions
     from keras_vit.training.trainable import add_lora as add_lora

@@ -23,7 +23,7 @@ from keras_vit.layers import resize
 from keras_vit.models import EoMT, LinearSegmenter, LinearSegmenterConfig, VisionTransformer
 from keras_vit.models.changes import copy_state
 from keras_vit.models.dense_config import WITHOUT_TOP
-from keras_vit.preprocessing.windows import centre_margins
+from keras_vit.preprocessing.images import centre_margins
 from keras_vit.segmentation import evaluate, segment
 from keras_vit.segmentation.results import plot_beside_labels
 from keras_vit.training.distribution import check_equal_parts

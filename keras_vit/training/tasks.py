@@ -1,6 +1,7 @@
 """The keywords of a run (`RunOptions`), and what it trains: a `Task` is four functions, data, model, loss, measure."""
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -9,11 +10,12 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit._arguments import DType, listing, warn_caller
+from keras_vit._arguments import DType, listing, pair, warn_caller
 from keras_vit._files import contents_of, fingerprint
 from keras_vit._options import Count, Options, Positive, refuse_unknown
 from keras_vit._processes import current
 from keras_vit.data import ImageStream
+from keras_vit.data.examples import split_name
 from keras_vit.models import BiT, ImageModel, VisionTransformer
 from keras_vit.models.changes import arithmetic
 from keras_vit.training.distribution import Batch, Distribution, FilledBatches, Sharing
@@ -240,6 +242,68 @@ def warn_of_many_patches(recipe: Recipe, grid: tuple[int, int]) -> None:
     if grid[0] * grid[1] > MOST_PATCHES:
         found = f"has images of {recipe.image_size} pixels, which this model cuts into {grid[0]} x {grid[1]}"
         warn_caller(f"The recipe {recipe.name} {found} patches: slow, and much memory. Give a smaller image_size=.")
+
+
+# What a run prints first
+
+
+def summary(run: Run, evaluated: Any) -> str:
+    """Returns the text that a run prints first: data, model, recipe."""
+    recipe, model = run.recipe, run.model
+    trained = sum(math.prod(weight.shape) for weight in model.trainable_weights)
+    losses = {
+        "number": "squared errors",
+        "segments": "loss of masks, Dice and classes",
+        "boxes": "focal loss, L1 and GIoU",
+        "none": run.task.objective,
+    }
+    pixels = "{} x {} pixels".format(*pair("image_size", recipe.image_size))
+    if isinstance(model, VisionTransformer) and not model.config.dynamic:
+        pixels += f" ({math.prod(model.config.grid_size):,} patches)"
+    warmup, batch = "", run.images.batch_size * recipe.accumulate  # pipelines bring their own
+    if 0 < recipe.warmup_steps < 1:  # a share of all updates
+        warmup = f" after {100 * recipe.warmup_steps:g} % of warm-up"
+    elif recipe.warmup_steps:
+        warmup = f" after {recipe.warmup_steps:g} of warm-up"
+    return f"""{run.task.title} on {keras.backend.backend()}, {_devices_of(run)}
+  data    {_found_images(run.images)} to train on, {_found_tests(run.tests, evaluated)}
+  model   {type(model).__name__} {model.name}, {model.count_params():,} parameters, {trained:,} of them trained
+  recipe  {recipe.steps:,} updates of {batch} images, {pixels}, learning rate {recipe.learning_rate:g}, \
+{recipe.name}: {recipe.optimizer}, {recipe.schedule}{warmup}, {losses.get(run.images.target, recipe.loss)}"""
+
+
+def _devices_of(run: Run) -> str:
+    """Returns as text the device of a run or the number of its devices, and of its processes if several."""
+    value = run.model.weights[0].value
+    devices = list(value.devices()) if hasattr(value, "devices") else [value.device]  # JAX has several
+    shares, processes = max(len(devices), run.sharing.shares), run.sharing.processes.count
+    where = str(devices[0]).rpartition("/device:")[2].lower() if shares == 1 else f"{shares} devices"
+    chosen = [f"{name}={value}" for name, value in arithmetic().items() if "cpu" in str(devices[0]).lower()]
+    return ", ".join([where, *([f"{processes} processes"] if processes > 1 else []), *chosen])
+
+
+def _count(images: ImageStream) -> str:
+    """Returns as text how many images a stream has."""
+    return f"{images.examples:,}" if images.examples else "an unknown number of"
+
+
+def _found_images(images: ImageStream) -> str:
+    """Returns as text how many images a stream has, what they are labelled with, and the first five classes."""
+    labels = {"number": "with a number each", "none": "without labels"}
+    found = f"{_count(images)} images {labels.get(images.target, f'of {images.classes} classes')}"
+    names = list(images.class_names or ())
+    if len(names) > 5:
+        names[5:] = ["..."]
+    return f"{found} ({', '.join(names)})" if names else found
+
+
+def _found_tests(tests: ImageStream | None, evaluated: Any) -> str:
+    """As text how many images there are to evaluate on, and in which split of the data `evaluated`, if in one."""
+    if tests is None:
+        return "no images to evaluate on (validation=, or test/)"
+    split = split_name(evaluated, "validation", tests.class_names)
+    found = f"{_count(tests)} to evaluate on"
+    return f"{found} ({split})" if split else found
 
 
 # Models

@@ -14,6 +14,7 @@ from keras_vit.checkpoints.files import open_file, write_safetensors
 from keras_vit.cli import main
 from keras_vit.layers import BatchNormalization
 from keras_vit.preprocessing import windows
+from keras_vit.preprocessing.images import centre_margins
 from keras_vit.segmentation import segmenting
 from tests.compute import deviations
 from tests.conftest import GOLDEN
@@ -37,7 +38,7 @@ def arrays():
 @pytest.mark.parametrize("values, logits", [("pixel_values", "logits"), ("pixel_values_padded", "logits_padded")])
 def test_logits_are_those_of_dinov2(model, golden, values, logits, record_property):
     ref = golden(FOLDER.name).ref
-    margins = windows.centre_margins(ref[values].shape[1:3], model.config.patch_size)
+    margins = centre_margins(ref[values].shape[1:3], model.config.patch_size)
     found = model.predict(np.pad(ref[values], [(0, 0), *margins, (0, 0)]), verbose=0)
     record_property("errors", {f"{FOLDER.name}: {logits.replace('_', ', ')}": deviations(found, ref[logits])})
     assert np.abs(found - ref[logits]).max() <= LOGITS * np.ptp(ref[logits])
@@ -200,7 +201,7 @@ def by_hand(model, picture, scales, flip):
             view = image[:, ::-1] if mirrored else image
             sums, counts = np.zeros((*size, config.classes)), np.zeros((*size, 1))
             for window in windows.sliding(size, config.crop_size, config.stride):
-                margins = windows.centre_margins(window[2:], config.patch_size)
+                margins = centre_margins(window[2:], config.patch_size)
                 crop = np.pad(window.of(view), [*margins, (0, 0)])[None].astype("float32")
                 logits = model.predict_on_batch(crop)
                 window.of(sums)[...] += keras_vit.preprocessing.resize_images(logits[0], window[2:])

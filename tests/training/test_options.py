@@ -1,18 +1,15 @@
 """Every field of a recipe in every kind of run: it changes what comes out, or it is refused. None is left out."""
 
 import dataclasses
+import importlib
 
 import keras
 import numpy as np
 import pytest
 
 from keras_vit import BiT, BiTConfig, VisionTransformer, ViTConfig, data, training
-from keras_vit.training.distilling import Distillation
-from keras_vit.training.eomt import EoMTSegmentation
 from keras_vit.training.lejepa import LeJEPA
-from keras_vit.training.pretraining import MaskedPatches
-from keras_vit.training.segmentation import LinearSegmentation
-from keras_vit.training.tasks import FineTuning
+from keras_vit.training.recipes import TASKS
 from tests.training.test_loop import weights_of
 
 pytestmark = [pytest.mark.once, pytest.mark.long]
@@ -35,9 +32,8 @@ def images(count=10, seed=0):
 
 
 PIXELS, LABELS = images()
-TASKS = {task.objective: task for task in (FineTuning, Distillation, MaskedPatches, LinearSegmentation, LeJEPA)}
-TASKS["queries"] = EoMTSegmentation
-TARGETS = {"class": LABELS, "multilabel": np.eye(3)[LABELS], "number": LABELS / 2.0 + 3, "mask": None}
+TARGETS = {"class": LABELS, "multilabel": np.eye(3)[LABELS], "number": LABELS / 2.0 + 3, "none": LABELS}
+TARGETS |= {"mask": (np.arange(SIZE)[:, None] * np.ones((10, SIZE, SIZE)) > 3).astype("uint8"), "segments": HALVES}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,29 +49,18 @@ class Case:
         """What a run gives and logs."""
         keras.utils.set_random_seed(0)
         model = BiT(BIT) if self.kind == "BiT" else VisionTransformer(VIT)
-        common = {"every": 2, "verbose": False}
-        if self.objective == "segmentation":
-            masks = (PIXELS, (np.arange(SIZE)[:, None] * np.ones((10, SIZE, SIZE)) > 3).astype("uint8"))
-            others = (images(6, 1)[0], masks[1][:6])
-            done = training.finetune_segmentation(model, masks, recipe, validation=others, **common)
-        elif self.objective == "queries":
-            segments, others = (list(PIXELS), HALVES), (list(images(2, 1)[0]), HALVES[:2])
-            done = training.finetune_segmentation(model, segments, recipe, validation=others, **common)
-        elif self.objective == "lejepa":
-            task, others = LeJEPA(slices=8, projector=(8, 4)), (images(6, 1)[0], LABELS[:6])
-            done = training.pretrain(model, PIXELS, recipe, objective=task, validation=others, **common)
-        else:
-            labels = TARGETS[self.target]
-            common |= {"target": self.target, "validation": (images(6, 1)[0], labels[:6])}
-            if self.objective == "masked_patches":
-                done = training.pretrain(model, (PIXELS, labels), recipe, objective="masked_patches", **common)
-            elif self.objective == "distillation":
-                teacher = VisionTransformer(VIT.replace(classes=3), name="teacher")
-                teacher.get_layer("head").kernel.assign(np.random.default_rng(1).normal(size=(8, 3)))
-                task = training.distillation(teacher, "soft")
-                done = training.finetune(model, (PIXELS, labels), recipe, task=task, **common)
-            else:
-                done = training.finetune(model, (PIXELS, labels), recipe, **common)
+        task, made = LeJEPA(slices=8, projector=(8, 4)) if self.objective == "lejepa" else None, TARGETS[self.target]
+        if self.objective == "masked_patches":
+            recipe = recipe.replace(task="masked_patches")
+        if self.objective == "distillation":
+            teacher = VisionTransformer(VIT.replace(classes=3), name="teacher")
+            teacher.get_layer("head").kernel.assign(np.random.default_rng(1).normal(size=(8, 3)))
+            task = training.distillation(teacher, "soft")
+        of_images = list if self.target == "segments" else np.asarray
+        labelled = PIXELS if self.target == "none" else (of_images(PIXELS), made)
+        common = {"every": 2, "verbose": False, "validation": (of_images(images(6, 1)[0]), made[:6]), "task": task}
+        target = self.target if self.target in ("multilabel", "number") else "class"
+        done = training.train(model, labelled, recipe, target=target, **common)
         log = [
             {key: value for key, value in row.items() if key not in ("seconds", "learning_rate")} for row in done.log
         ]
@@ -90,7 +75,7 @@ CASES = {
     "masked patches": Case("masked_patches"),
     "masks": Case("segmentation", "mask"),
     "no labels": Case("lejepa", "none"),
-    "segments": Case("queries", "segments", optimizer="adamw"),
+    "segments": Case("segmentation", "segments", optimizer="adamw"),
     "a BiT": Case("labels", kind="BiT"),
     "AdamW": Case("labels", optimizer="adamw"),
 }
@@ -229,7 +214,9 @@ def test_no_field_is_forgotten():
     fields = {field.name for field in dataclasses.fields(training.Recipe)}
     assert fields == VALUES.keys() | set(NOTES)
     assert {field.name for field in dataclasses.fields(data.Augmentation)} == AUGMENTATIONS.keys()
-    assert {case.objective for case in CASES.values()} == TASKS.keys()
+    tasks = {getattr(importlib.import_module(f"keras_vit.training.{file}"), kind) for file, kind in TASKS.values()}
+    tried = {case.objective for case in CASES.values()} | {"detection"}  # tests/training/test_detection.py
+    assert tried == {task.objective for task in tasks} | {"distillation"}
 
 
 def test_a_field_that_is_dropped_would_be_seen(monkeypatch):

@@ -6,7 +6,6 @@ gains, in ms of the definition and of the form: ViT-B/16, batch 8, unless a comm
 (docs/speed.md).
 """
 
-import functools
 import math
 import threading
 from collections.abc import Callable
@@ -43,27 +42,3 @@ class _Running(threading.local):
 
 
 RUNNING = _Running()
-
-
-def call_flat(device: str | None, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
-    """Returns what a function computes, whose layers run on this device without Keras between them; None: with it."""
-    before = RUNNING.device, RUNNING.found
-    RUNNING.device, RUNNING.found = device, {}
-    try:
-        return function(*args, **options)
-    finally:
-        RUNNING.device, RUNNING.found = before
-
-
-def cached_per_call(question: Callable[[], Any]) -> Callable[[], Any]:
-    """Decorator of a function whose answer stays the same in a flat call, which asks it once."""
-
-    @functools.wraps(question)
-    def answer() -> Any:
-        if RUNNING.device is None:
-            return question()
-        if question not in RUNNING.found:
-            RUNNING.found[question] = question()
-        return RUNNING.found[question]
-
-    return answer

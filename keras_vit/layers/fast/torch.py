@@ -24,10 +24,26 @@ from keras_vit._keras import (
     scaled,
 )
 from keras_vit._processes import ONEDNN, switched_on
-from keras_vit.layers.fast import GELU_CUBIC, GELU_LINEAR, TORCH, TORCH_CPU, TORCH_CUDA, cached_per_call, faster
+from keras_vit.layers.fast import GELU_CUBIC, GELU_LINEAR, RUNNING, TORCH, TORCH_CPU, TORCH_CUDA, faster
 
 PIECE = 1 << 20  # values that PyTorch works on at a time, so that they stay in the processor's cache between steps
 FEW = 1 << 17  # values that PyTorch's own GELU does as soon as four operations
+
+
+def cached_per_call(question: Callable[[], Any]) -> Callable[[], Any]:
+    """Decorator of a function whose answer stays the same in a flat call, which asks it once."""
+
+    @functools.wraps(question)
+    def answer() -> Any:
+        if RUNNING.device is None:
+            return question()
+        if question not in RUNNING.found:
+            RUNNING.found[question] = question()
+        return RUNNING.found[question]
+
+    return answer
+
+
 _is_recorded, _has_tangents = cached_per_call(is_recorded), cached_per_call(has_tangents)
 _INSTRUCTIONS = {"bfloat16": ("avx512_bf16", "amx_bf16", "bf16"), "float16": ("avx512_fp16", "amx_fp16", "fp16_arith")}
 
