@@ -145,7 +145,7 @@ def test_ap_of_a_run_is_that_of_pycocotools():
 def test_bad_input_is_refused():
     with pytest.raises(TypeError, match="each target must be a dict with 'labels'"):
         training.train(backbone(), (np.zeros((4, 8, 8, 3), "uint8"), [0, 1, 0, 1]), RECIPE)
-    with pytest.raises(TypeError, match=r"must be a data.BoxAugmentation .*Recipes detection/"):
+    with pytest.raises(TypeError, match=r"must be a data.BoxAugmentation .* Use a recipe detection/"):
         tune(recipe="segmentation/dinov2_linear", steps=1)
     with pytest.raises(TypeError, match="must be a VisionTransformer or a Detector"):
         tune(small_eomt(), drop_path=0.0)
