@@ -4,7 +4,8 @@
 
 Makes scenes of discs, squares and crosses in four colours, and a detector of words as OWL-ViT is one, small and with
 random weights. Both towers train on ten of the twelve names. Then the detector looks for the other two, "red square"
-and "blue disc": it has seen other squares and other red things. `words-output/found.png` shows what it finds.
+and "blue disc": it has seen other squares and other red things. `words-output/found.png` shows what it finds in eight
+scenes; it is the second picture of docs/detection.md.
 """
 
 import argparse
@@ -74,6 +75,17 @@ def small_owl() -> keras_vit.text.OpenVocabularyDetector:
     return keras_vit.text.OpenVocabularyDetector(detector, keras_vit.TextEncoder(texts), tokenizer)
 
 
+def side_by_side(model: keras_vit.Detector, pictures: list[np.ndarray]) -> tuple[detection.Detection, np.ndarray]:
+    """Returns what is found in scenes, and the scenes, four in a row, as those of one picture."""
+    found = [detection.detect(model, one, threshold=0.3) for one in pictures]
+    places = [np.tile([SIZE * (i % 4), SIZE * (i // 4)], 2) for i in range(len(pictures))]
+    boxes = np.concatenate([one.boxes + place for one, place in zip(found, places, strict=True)])
+    scores, labels = (np.concatenate([getattr(one, part) for one in found]) for part in ("scores", "labels"))
+    names = tuple(name for one in found for name in one.names)
+    rows = [np.concatenate(pictures[i : i + 4], axis=1) for i in range(0, len(pictures), 4)]
+    return detection.Detection(boxes.astype("float32"), scores, labels, names), np.concatenate(rows)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--output", default="words-output")
@@ -104,7 +116,7 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     figures = json.dumps({"trained": done.ap, "new": result.ap}, indent=2)
     (folder / "words.json").write_text(figures + "\n", encoding="utf-8")
-    detection.plot(detection.detect(model, pictures[0], threshold=0.3), pictures[0], folder / "found.png")
+    detection.plot(*side_by_side(model, pictures[:8]), folder / "found.png")
 
 
 if __name__ == "__main__":

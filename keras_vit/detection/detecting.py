@@ -195,13 +195,18 @@ def suppressed(boxes: np.ndarray, scores: np.ndarray, most: float, labels: np.nd
     return np.array(sorted(kept), "int64")
 
 
+def shared_areas(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Returns the intersections of boxes `(n, 4)` and `(m, 4)`, float64 `(n, m)`."""
+    one, other = one[:, None].astype("float64"), other[None].astype("float64")
+    sides = np.minimum(one[..., 2:], other[..., 2:]) - np.maximum(one[..., :2], other[..., :2])
+    return sides.clip(0, None).prod(-1)
+
+
 def overlaps(one: np.ndarray, other: np.ndarray) -> np.ndarray:
     """Returns the intersections over unions of boxes `(n, 4)` and `(m, 4)`, `(n, m)`; 0 for empty boxes."""
-    one, other = one[:, None].astype("float64"), other[None].astype("float64")
-    sides = np.clip(np.minimum(one[..., 2:], other[..., 2:]) - np.maximum(one[..., :2], other[..., :2]), 0, None)
-    shared = sides.prod(-1)
-    areas = ((box[..., 2:] - box[..., :2]).clip(0, None).prod(-1) for box in (one, other))
-    union = sum(areas, np.zeros(())) - shared
+    shared = shared_areas(one, other)
+    areas = [(box[:, 2:].astype("float64") - box[:, :2]).clip(0, None).prod(1) for box in (one, other)]
+    union = areas[0][:, None] + areas[1] - shared
     return np.divide(shared, union, out=np.zeros_like(shared), where=union > 0)
 
 

@@ -11,7 +11,7 @@ from keras_vit._arguments import check_choice, check_class_names, to_numpy, whol
 from keras_vit._processes import connect
 from keras_vit._terminal import ClassesResult, Column, ProgressBar
 from keras_vit.data import ImageStream, open_boxes, open_data, open_segments
-from keras_vit.detection.detecting import detect
+from keras_vit.detection.detecting import detect, shared_areas
 from keras_vit.models import Detector, EoMT
 from keras_vit.segmentation.segmenting import best_masks
 
@@ -253,9 +253,7 @@ def _overlaps(
         )
         shared = one @ other.T
     else:
-        one, other = guesses["boxes"][mine][:, None], truths["boxes"][theirs][None]
-        sides = np.minimum(one[..., 2:], other[..., 2:]) - np.maximum(one[..., :2], other[..., :2])
-        shared = np.where((sides > 0).all(-1), sides.prod(-1), 0)
+        shared = shared_areas(guesses["boxes"][mine], truths["boxes"][theirs])
     own, their = guesses["own"][mine][:, None], truths["own"][theirs][None]
     whole = np.where(crowd, own, own + their - shared)
     return np.divide(shared, whole, out=np.zeros_like(shared), where=shared > 0)

@@ -64,69 +64,12 @@ def generalized_overlap(one: Any, other: Any) -> Any:
     return shared / (union + _LEAST) - (hull - union) / (hull + _LEAST)
 
 
-def _costs(targets: Output, output: Output, alpha: float, gamma: float, weights: Sequence[float]) -> Any:
-    """Returns what pairs of patches and boxes cost, `(N, P, T)`: focal term of the classes, L1, 1 - GIoU less 1."""
-    logits = output["logits"]
-    share = ops.sigmoid(logits)
-    positive = alpha * (1 - share) ** gamma * ops.softplus(-logits)
-    negative = (1 - alpha) * share**gamma * ops.softplus(logits)
-    classes = ops.matmul(positive - negative, ops.transpose(targets["labels"], (0, 2, 1)))
-    one, other = output["boxes"][:, :, None], targets["boxes"][:, None]
-    distance = ops.sum(ops.abs(one - other), -1)
-    overlap = generalized_overlap(corners(one), corners(other))
-    return weights[0] * classes + weights[1] * distance - weights[2] * overlap
-
-
 def _tensors(targets: Targets, outputs: Output) -> tuple[dict[str, Any], dict[str, Any]]:
     """Returns padded targets and outputs as tensors of float32 or better."""
     output = {name: ops.convert_to_tensor(outputs[name]) for name in ("logits", "boxes")}
     output = {name: ops.cast(x, float32_or_better(x.dtype)) for name, x in output.items()}
     padded = {name: ops.convert_to_tensor(x) for name, x in pad_boxes(targets, output["logits"].shape[-1]).items()}
     return {name: x if name == "valid" else ops.cast(x, output["logits"].dtype) for name, x in padded.items()}, output
-
-
-def match_boxes(
-    targets: Targets,
-    outputs: Output,
-    focal_alpha: float = 0.3,
-    focal_gamma: float = 2.0,
-    class_weight: float = 1.0,
-    box_weight: float = 1.0,
-    giou_weight: float = 1.0,
-) -> list[Match]:
-    """Returns for each picture the pairs of patches and boxes that have the lowest total cost.
-
-    Args:
-        targets: As of `DetectionLoss`.
-        outputs: What a `Detector` returns: `logits` `(N, P, C)` and `boxes` `(N, P, 4)`.
-        focal_alpha: As in `DetectionLoss`, as the other arguments.
-        focal_gamma: The exponent of the focal term.
-        class_weight: Factor of the focal term.
-        box_weight: Factor of the L1 distance of centres and sizes.
-        giou_weight: Factor of the generalized intersection over union, which counts negative.
-
-    Returns:
-        For each picture a `Match`: `queries` are patches, and `cost` is `(P, M)`.
-
-    Raises:
-        ImportError: if SciPy is not installed (the extra `segmentation`).
-        ValueError, KeyError: as `DetectionLoss.__call__` for targets.
-
-    Examples:
-        >>> outputs = {"logits": np.zeros((1, 2, 1)), "boxes": [[[0.5, 0.5, 1, 1], [0.2, 0.2, 0.1, 0.1]]]}
-        >>> training.match_boxes([{"boxes": [[0.2, 0.2, 0.2, 0.2]], "labels": [0]}], outputs)[0].queries
-        array([1])
-    """
-    require_packages("Matching", ("scipy",), "segmentation")
-    padded, output = _tensors(targets, outputs)
-    costs = to_numpy(_costs(padded, output, focal_alpha, focal_gamma, (class_weight, box_weight, giou_weight)))
-    valid, result = to_numpy(padded["valid"]), []
-    for i, queries in enumerate(assigned(costs, valid)):
-        boxes = np.flatnonzero(queries != PADDING)
-        boxes = boxes[np.argsort(queries[boxes])]
-        cost = finite(costs[i, :, : (valid[i] != PADDING).sum()])
-        result.append(Match(queries[boxes].astype("int64"), boxes, cost))
-    return result
 
 
 class DetectionLoss:
@@ -190,7 +133,7 @@ class DetectionLoss:
         """Returns the terms `classes`, `boxes` and `giou`, scalars, without their factors; as `__call__`."""
         padded, output = _tensors(targets, outputs)
         fixed = {name: ops.stop_gradient(values) for name, values in output.items()}
-        patch = assign(_costs(padded, fixed, self.alpha, self.gamma, [*self.weights.values()]), padded["valid"])
+        patch = assign(_costs(self, padded, fixed), padded["valid"])
         logits, boxes = output["logits"], output["boxes"]
         found = ops.cast(patch != PADDING, logits.dtype)  # (N, T)
         owners = ops.one_hot(ops.maximum(patch, 0), logits.shape[1], dtype=logits.dtype) * found[..., None]
@@ -209,3 +152,48 @@ class DetectionLoss:
         if self.normalization == "global":
             return {name: ops.sum(value) / ops.maximum(ops.sum(count), 1) for name, (value, count) in sums.items()}
         return {name: ops.mean(value / ops.maximum(count, 1)) for name, (value, count) in sums.items()}
+
+
+def _costs(loss: DetectionLoss, targets: Output, output: Output) -> Any:
+    """Returns what pairs of patches and boxes cost, `(N, P, T)`: focal term of the classes, L1, less GIoU."""
+    logits = output["logits"]
+    share = ops.sigmoid(logits)
+    positive = loss.alpha * (1 - share) ** loss.gamma * ops.softplus(-logits)
+    negative = (1 - loss.alpha) * share**loss.gamma * ops.softplus(logits)
+    classes = ops.matmul(positive - negative, ops.transpose(targets["labels"], (0, 2, 1)))
+    one, other = output["boxes"][:, :, None], targets["boxes"][:, None]
+    distance = ops.sum(ops.abs(one - other), -1)
+    overlap = generalized_overlap(corners(one), corners(other))
+    weights = loss.weights
+    return weights["classes"] * classes + weights["boxes"] * distance - weights["giou"] * overlap
+
+
+def match_boxes(targets: Targets, outputs: Output, loss: DetectionLoss | None = None) -> list[Match]:
+    """Returns for each picture the pairs of patches and boxes that have the lowest total cost.
+
+    Args:
+        targets: As of `DetectionLoss`.
+        outputs: What a `Detector` returns: `logits` `(N, P, C)` and `boxes` `(N, P, 4)`.
+        loss: Whose factors and focal term count; None for those of `DetectionLoss()`.
+
+    Returns:
+        For each picture a `Match`: `queries` are patches, and `cost` is `(P, M)`.
+
+    Raises:
+        ImportError: if SciPy is not installed (the extra `segmentation`).
+        ValueError, KeyError: as `DetectionLoss.__call__` for targets.
+
+    Examples:
+        >>> outputs = {"logits": np.zeros((1, 2, 1)), "boxes": [[[0.5, 0.5, 1, 1], [0.2, 0.2, 0.1, 0.1]]]}
+        >>> training.match_boxes([{"boxes": [[0.2, 0.2, 0.2, 0.2]], "labels": [0]}], outputs)[0].queries
+        array([1])
+    """
+    padded, output = _tensors(targets, outputs)
+    costs = to_numpy(_costs(loss or DetectionLoss(), padded, output))
+    valid, result = to_numpy(padded["valid"]), []
+    for i, queries in enumerate(assigned(costs, valid)):
+        boxes = np.flatnonzero(queries != PADDING)
+        boxes = boxes[np.argsort(queries[boxes])]
+        cost = finite(costs[i, :, : (valid[i] != PADDING).sum()])
+        result.append(Match(queries[boxes].astype("int64"), boxes, cost))
+    return result

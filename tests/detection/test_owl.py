@@ -10,6 +10,7 @@ from keras_vit.checkpoints.files import open_file
 from keras_vit.checkpoints.msgpack_file import read_msgpack, write_msgpack
 from keras_vit.layers.detection import DetectionHead, box_bias
 from keras_vit.preprocessing.windows import detector_pixels
+from tests.small_models import values_of
 from tests.training.test_mask_classification import gradients_of
 
 CASES = {"owl_v1_p16": "owlvit", "owl_v2_p14": "owlv2"}
@@ -166,16 +167,10 @@ def test_boxes_as_files(loaded, golden, tmp_path):
 
 
 @pytest.mark.once
-@pytest.mark.parametrize(
-    "names, error", [([], ValueError), (["a", "a"], ValueError), ([" "], ValueError), ([1], TypeError)]
-)
-def test_names_that_make_no_sense(loaded, names, error):
-    with pytest.raises(error, match="class_names must"):
-        loaded["owl_v1_p16"].zero_shot_detector(names)
-
-
-@pytest.mark.once
-def test_load_names_the_other_function(golden):
+def test_names_and_loaders_that_make_no_sense(loaded, golden):
+    for names, error in (([], ValueError), (["a", "a"], ValueError), ([" "], ValueError), ([1], TypeError)):
+        with pytest.raises(error, match="class_names must"):
+            loaded["owl_v1_p16"].zero_shot_detector(names)
     with pytest.raises(ValueError, match="load_image_text"):
         keras_vit.load(golden("owl_v1_p16").folder)
 
@@ -188,11 +183,17 @@ def test_long_texts_keep_their_end(loaded):
 
 
 @pytest.mark.once
-def test_other_sizes(golden):
+def test_other_sizes(loaded, golden, tmp_path):
     """Positions of transformers' files are resized; of Scenic's the upper left part stays."""
-    both = keras_vit.load_image_text(golden("owl_v2_p14").folder, image_size=84)
-    model = both.zero_shot_detector(["cat"], progress=False)
+    both, folder = loaded["owl_v2_p14"], golden("owl_v2_p14").folder
+    model = keras_vit.load_image_text(folder, image_size=84).zero_shot_detector(["cat"], progress=False)
     assert model.predict(np.zeros((1, 84, 84, 3), "float32"), verbose=0)["boxes"].shape == (1, 36, 4)
+    text.save_image_text(both, tmp_path / "file", "scenic")
+    small = keras_vit.load_image_text(tmp_path / "file", tokenizer=folder, image_size=28)
+    old, new = (values_of(one.detector)["position_embedding/table"].reshape(-1, 36) for one in (both, small))
+    np.testing.assert_array_equal(new, old[[0, 1, 2, 5, 6]])  # the class token, and two rows of four
+    with pytest.raises(ValueError, match="image_size must be at most .* for Scenic's files"):
+        keras_vit.load_image_text(tmp_path / "file", tokenizer=folder, image_size=84)
 
 
 @pytest.mark.once

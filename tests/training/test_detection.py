@@ -8,7 +8,7 @@ import pytest
 
 import keras_vit
 from keras_vit import cli, data, detection, training
-from tests.detection.test_metrics import pycocotools
+from tests.detection.test_metrics import figures, pycocotools
 from tests.small_models import randomized, small_backbone_config, small_eomt, small_vit, values_of
 
 NAMES = ("bright", "dark")
@@ -137,8 +137,7 @@ def test_ap_of_a_run_is_that_of_pycocotools():
     found = [detection.detect(model, one, threshold=0.0, per_class=True, most=60) for one in pictures]
     parts = [{"boxes": one.boxes, "scores": one.scores, "labels": one.labels} for one in found]
     wanted = pycocotools(list(zip(parts, targets, strict=True)), "boxes")
-    names = "ap ap50 ap75 ap_small ap_medium ap_large ar1 ar10 ar100 ar_small ar_medium ar_large".split()
-    np.testing.assert_array_equal(np.nan_to_num([getattr(result, name) for name in names], nan=-1), wanted)
+    np.testing.assert_array_equal(figures(result), wanted)
 
 
 @pytest.mark.once
@@ -181,8 +180,7 @@ def test_mask_ap_of_an_eomt_is_that_of_pycocotools(tmp_path):
         pictures.append((found | none, target | {"boxes": np.zeros((len(target["labels"]), 4))}))
     wanted = pycocotools(pictures, "masks")
     result = detection.evaluate(model, segments, progress=False)
-    names = "ap ap50 ap75 ap_small ap_medium ap_large ar1 ar10 ar100 ar_small ar_medium ar_large".split()
-    np.testing.assert_array_equal(np.nan_to_num([getattr(result, name) for name in names], nan=-1), wanted)
+    np.testing.assert_array_equal(figures(result), wanted)
     recipe = training.recipe("segmentation/eomt_coco_instance_large").replace(steps=1, batch_size=2, points=8)
     options = {"verbose": False, "image_size": model.config.image_size, "learning_rate": 0.0, "warmup_steps": 0}
     options |= {"backbone_warmup_steps": 0, "layer_decay": None}

@@ -210,11 +210,10 @@ def _pairs(prefix: str, depths: Mapping[str, int], old: bool, dot: str) -> dict[
                 table.append((f"{block}/{ln}", f"{layer}.layer_norm{k + 1}", "norm"))
     found: dict[str, Any] = {}
     for ours, theirs, how in table:
-        ours, theirs = ours, theirs.format(p=prefix)
-        ends = {"norm": (("/scale", ".weight"), ("/bias", ".bias")), "": (("", ""),), "conv": (("", ""),)}
-        ends |= {"matrix": (("", ""),)}
-        for a, b in ends.get(how, (("/kernel", ".weight"), ("/bias", ".bias"))):
-            found[f"{theirs}{b}"] = (f"{ours}{a}", how if b != ".bias" else "bias")
+        weight = "/scale" if how == "norm" else "/kernel"
+        ends = [("", "")] if how in ("", "conv", "matrix") else [(weight, ".weight"), ("/bias", ".bias")]
+        for a, b in ends:
+            found[f"{theirs.format(p=prefix)}{b}"] = (f"{ours}{a}", how if b != ".bias" else "bias")
     return found
 
 
