@@ -297,7 +297,7 @@ class MaskClassificationLoss:
         Arguments and errors are those of the call. `seed` is an integer tensor `(N, 2)`, from each row of which the
         points of a picture are drawn, whatever others there are in the batch; None for the loss's own seeds.
         """
-        found = []
+        found, padded = [], None
         for i, output in enumerate(outputs):
             output = _exact(output)
             if output["classes"].shape[-1] != self.classes + 1:
@@ -305,7 +305,7 @@ class MaskClassificationLoss:
                 raise ValueError(
                     f'outputs must have {self.classes} classes and "no object", but they have {given} classes.'
                 )
-            padded = _tensors(targets, output)
+            padded = padded or _tensors(targets, output)
             if points is None:
                 drawn = self._drawn(padded["labels"], None if seed is None else seed + i)
             else:
@@ -361,14 +361,12 @@ class MaskClassificationLoss:
         dice = 1 - (2 * ops.sum(shares * wanted, -1) + 1) / (ops.sum(shares, -1) + ops.sum(wanted, -1) + 1)
 
         # Which class each query should answer with: that of its mask, or "no object".
-        owners = ops.one_hot(query, queries, dtype=masks.dtype) * has_query[..., None]
-        labels = ops.one_hot(ops.maximum(targets["labels"], 0), self.classes + 1, dtype=masks.dtype)
-        is_matched = ops.sum(owners, axis=1)
-        answers = ops.matmul(ops.transpose(owners, (0, 2, 1)), labels)
-        no_object = ops.one_hot(self.classes, self.classes + 1, dtype=masks.dtype)
-        answers = answers + (1 - is_matched)[..., None] * no_object
+        owners = query[..., None] == ops.arange(queries, dtype=query.dtype)
+        is_matched = ops.cast(ops.any(owners, axis=1), masks.dtype)
+        labels = ops.where(owners, targets["labels"][..., None] - self.classes, 0)
+        answers = ops.sum(labels, axis=1)[..., None] + self.classes
         weights = is_matched + self.no_object * (1 - is_matched)
-        surprise = -ops.sum(answers * ops.log_softmax(classes), axis=-1)
+        surprise = -ops.take_along_axis(ops.log_softmax(classes), answers, axis=-1)[..., 0]
         return {
             "mask": ops.sum(entropy * has_query) / pairs,
             "dice": ops.sum(dice * has_query) / pairs,
