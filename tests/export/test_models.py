@@ -128,5 +128,5 @@ def test_what_cannot_be_of_other_models(monkeypatch, tmp_path):
     with pytest.raises(ValueError, match="merge_lora"):
         export(keras_vit.feature_extractor(adapted, ["block_0"]), tmp_path / "model.onnx")
     images, others = keras.Input((8, 12, 3)), keras.Input((5,))
-    with pytest.raises(ValueError, match="must take images .* alone"):
+    with pytest.raises(ValueError, match="must have one input, images"):
         export(keras.Model([images, others], shared_model()(images) + others), tmp_path / "model.onnx")

@@ -153,7 +153,7 @@ def test_calibration_of_other_channels_and_values():
     assert resized.max() > 256 and np.array_equal(found[1:], np.rint(resized.clip(0, 255)))
     for source, words in (
         ([pixels[0] / 255, *np.repeat(pixels, 2, axis=1)], "seem to be scaled already"),
-        ([pixels[0], *np.repeat(pixels, 2, axis=1).astype("uint16") * 200], "values of 0..255, but they reach to"),
+        ([pixels[0], *np.repeat(pixels, 2, axis=1).astype("uint16") * 200], "from 0 to 255, but their largest is"),
     ):
         with pytest.raises(ValueError, match=words):
             calibration_images(source, config, signature)
@@ -210,7 +210,7 @@ REFUSED = {
     "suffix of format": ({"path": "model.lite", "format": "litert"}, r"must end in '\.tflite'"),
     "precision": ({"precision": "int3"}, "precision must be one of .*float32.*'int3'"),
     "impossible precision": ({"precision": "bfloat16"}, "no operations for bfloat16"),
-    "no calibration": ({"precision": "int8"}, "needs calibration"),
+    "no calibration": ({"precision": "int8"}, "needs images: pass calibration"),
     "idle calibration": ({"calibration": np.zeros((8, 8, 12, 3))}, "leave it out"),
     "7 images": (INT8 | {"calibration": np.zeros((7, 8, 12, 3))}, "calibration must be at least 8 images.*given: 7"),
     "NaN": (INT8 | {"calibration": np.full((8, 8, 12, 3), np.nan)}, "calibration must be finite"),
@@ -228,7 +228,7 @@ REFUSED = {
     "floats for bytes": ({"images": np.zeros((2, 8, 12, 3), "f4"), "uint8_input": True}, "images must be uint8 pixels"),
     "image NaN": ({"images": np.full((2, 8, 12, 3), np.nan)}, "images must be finite"),
     "image range": ({"images": np.full((2, 8, 12, 3), 256)}, "0..255"),
-    "labels alone": ({"labels": [0, 1]}, "without the images"),
+    "labels alone": ({"labels": [0, 1]}, "labels need images"),
     "labels' number": ({"images": np.zeros((2, 8, 12, 3)), "labels": [0]}, "labels must be 2 integers"),
     "labels' range": ({"images": np.zeros((2, 8, 12, 3)), "labels": [0, 5]}, r"labels must be in 0\.\.4"),
 }

@@ -72,7 +72,7 @@ def test_what_else_is_never_replaced(monkeypatch, tmp_path):
     before = everything_in(tmp_path)
     with pytest.raises(FileExistsError, match=r"model\.bin exists"):
         export(shared_model(), tmp_path / "model.xml")
-    with pytest.raises(FileExistsError, match="does not delete"):
+    with pytest.raises(FileExistsError, match="does not replace"):
         export(shared_model(), tmp_path / "results", "saved_model", overwrite=True)
     assert everything_in(tmp_path) == before and (tmp_path / "model.bin").read_text() == "old"
 
