@@ -25,7 +25,7 @@ FAMILIES = {
 # Files alone do not say how their pictures are prepared; here it does not matter.
 pytestmark = [
     pytest.mark.long,
-    pytest.mark.filterwarnings("ignore:.*does not tell all that its model computes:UserWarning"),
+    pytest.mark.filterwarnings("ignore:.*does not contain all settings:UserWarning"),
 ]
 RECIPE = training.recipe("finetune/cifar10").replace(
     steps=2, warmup_steps=0, batch_size=4, learning_rate=0.1, lora_rank=2, momentum_dtype=None
