@@ -74,9 +74,9 @@ class Processes:
         return functools.reduce(np.add, self.gather(np.asarray(values)))
 
     def gather(self, array: np.ndarray) -> list[np.ndarray]:
-        """Returns the arrays of all processes in their order. They may differ in the length of axis 0 only.
+        """Returns a list with the array of each process, in their order; axis 0 may differ in length.
 
-        If a process has ended, the engine's error is raised, as in all exchanges (see `failing_together`).
+        If a process has ended, the backend's error is raised, as in all exchanges (see `failing_together`).
         """
         array = np.asarray(array, order="C")  # ascontiguousarray adds an axis to scalars
         if self.count == 1:

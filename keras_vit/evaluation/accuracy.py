@@ -131,7 +131,7 @@ class AccuracyResult(ClassesResult):
 
     @property
     def columns(self) -> tuple[Column, ...]:  # ty: ignore[incompatible-property-override]
-        """Returns the columns of the table that is printed: one for each k of `top`, and the loss if it is known."""
+        """Returns the headings of the printed table, with functions that read their values from a result."""
         top = (Column(f"top-{k} %", lambda result, k=k: result.top[k], percent=True) for k in self.top)
         loss = (LOSS,) if self.loss is not None else ()
         return (IMAGES, CLASSES, *top, *loss, SPEED)

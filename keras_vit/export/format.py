@@ -63,7 +63,7 @@ class Format(abc.ABC):
         needs: Packages that have to be installed, to write the file and to check it.
         extra: The extra of keras-vit that brings them.
         runtime: Modules that `load` imports.
-        precisions: The precisions that a file can have, and those that it cannot have.
+        precisions: A `Precision` for each name, such as `"float16"`: what it needs, or why files cannot have it.
         beside: Suffixes of further files that lie beside the one at the path.
         largest: Bytes of weights that a file can hold; None for any number.
         any_size: Reason why a model for images of any size cannot be written; None if it can.
@@ -125,7 +125,10 @@ class Format(abc.ABC):
         """Returns how many operators a file has, and those that a phone's GPU would not run; None if not looked at."""
 
     def compute(self, path: Path, images: np.ndarray, dtype: Any, loud: float = 0.0) -> "Computed":
-        """Returns the outputs of a file with each value rounded to `dtype`; NotImplementedError if not available."""
+        """Runs the file at `path` on images, and rounds every intermediate value to `dtype`; returns its outputs.
+
+        Raises NotImplementedError if this format has no such computation.
+        """
         raise NotImplementedError(f"keras_vit cannot compute {self.name} files in float16")
 
     def files(self, path: Path) -> list[Path]:

@@ -119,7 +119,7 @@ def _windows(x: np.ndarray, kernel: tuple[int, ...], options: Any, fill: float =
 
 def _convolution(x: Any, kernel: Any, bias: Any, options: Any) -> np.ndarray:
     if (options.dilationHFactor, options.dilationWFactor) != (1, 1) or kernel.shape[3] != x.shape[3]:
-        raise NotImplementedError("the check in float16 does not know convolutions with groups or dilation")
+        raise NotImplementedError("The check in float16 cannot compute convolutions with groups or dilation.")
     return np.tensordot(_windows(x, kernel.shape[1:3], options), kernel, ((3, 4, 5), (3, 1, 2))) + bias
 
 
@@ -131,7 +131,9 @@ def _depthwise(x: Any, kernel: Any, bias: Any, options: Any) -> np.ndarray:
 
 def _transposed(shape: Any, kernel: Any, x: Any, bias: Any, options: Any) -> np.ndarray:
     if kernel.shape[1:3] != (options.strideH, options.strideW):
-        raise NotImplementedError("the check in float16 does not know transposed convolutions that overlap")
+        raise NotImplementedError(
+            "The check in float16 cannot compute transposed convolutions whose kernel is larger than the stride."
+        )
     return np.einsum("nrcd,oijd->nricjo", x, kernel).reshape(shape) + bias
 
 
@@ -199,7 +201,7 @@ def _computed(operator: Operator, inputs: list[Any]) -> np.ndarray:
         inputs += [np.float32(0)] * (_BIASED.get(kind, 0) - len(inputs))
         y = _WIDE[kind](*inputs, options)
     else:
-        raise NotImplementedError(f"the check in float16 does not know the operator {kind}")
+        raise NotImplementedError(f"The check in float16 cannot compute the operator {kind}.")
     activation = getattr(options, "fusedActivationFunction", 0)
     return np.clip(y, 0, 6 if activation == RELU6 else None) if activation else y
 

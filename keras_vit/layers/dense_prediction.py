@@ -394,7 +394,7 @@ class DepthBins(CompositeLayer):
         self.scores = self.inner_dense("scores", input_shape, self.bins)
 
     def call(self, x: Tensor, training: bool | None = None) -> Tensor:
-        """Returns depth `(batch, height, width)`: the mean of the bins, weighted by their scores."""
+        """Returns depth `(batch, height, width)` for features: the mean of the bins, weighted by their scores."""
         # The original resizes before the linear function. The other way round is the same except for rounding, as the
         # weights of a resize add up to 1, and has 256 channels in place of 2 D for each layer.
         x = widened(self.scores(x, training=training))
@@ -520,7 +520,9 @@ class UpscaleBlock(CompositeLayer):
 
 @registered
 class MaskHead(SameShape, CompositeLayer):
-    """Three linear layers from a query to a vector, whose product with each place of a map is its mask (EoMT, 3.2).
+    """Three linear layers that make a mask embedding of each query token (EoMT, section 3.2).
+
+    The dot product of a query's embedding with the features of each place of a map is the logit of its mask.
 
     Args:
         activation: Activation between the linear layers, as in `keras_vit.EoMTConfig`.
@@ -540,7 +542,7 @@ class MaskHead(SameShape, CompositeLayer):
             setattr(self, name, self.inner_dense(name, input_shape, input_shape[-1]))
 
     def call(self, queries: Tensor, training: bool | None = None) -> Tensor:
-        """Returns the vector of each query, `(batch, Q, D)`."""
+        """Returns the mask embeddings `(batch, Q, D)` of query tokens `(batch, Q, D)`."""
         for layer in (self.fc1, self.fc2):
             queries = activated(layer, queries, self.activation, training)
         return self.fc3(queries, training=training)

@@ -76,7 +76,7 @@ class DetectionHead(CompositeLayer):
         return self.norm(patches * tokens[:, :1] if self.class_token else patches)
 
     def call(self, tokens: Tensor, queries: Tensor | None = None, training: bool | None = None) -> dict[str, Tensor]:
-        """Returns `logits`, `boxes` and, of an OWLv2, `objectness`; `queries` `(E, C)` take the place of the kernel."""
+        """Returns `logits`, `boxes` and, in an OWLv2, `objectness` of tokens; `queries` `(E, C)` replace the kernel."""
         x = self.features(tokens)
         vectors = widened(self.embed(x, training=training))
         vectors = vectors / (ops.sqrt(ops.sum(ops.square(vectors), -1, keepdims=True)) + LEAST_NORM)

@@ -261,7 +261,7 @@ class BiTUnit(_Bottleneck):
         return layer
 
     def call(self, x: Tensor, training: bool | None = None) -> Tensor:
-        """Returns the map after three convolutions, each behind a normalisation and a ReLU, added to the shortcut."""
+        """Returns the shortcut plus the map after three convolutions, each preceded by a normalisation and a ReLU."""
         y = activated(self.gn1, x, "relu", training)
         shortcut = self.conv_proj(y, training=training) if self.projected else x
         y = activated(self.gn2, self.conv1(y, training=training), "relu", training)

@@ -383,7 +383,7 @@ class TokenPooling(BaseLayer):
     token: int = 0
 
     def call(self, tokens: Tensor) -> Tensor:
-        """Returns one vector for each image: `(batch, D)`, with `"token_avg"` `(batch, 2 D)`."""
+        """Returns one vector for each image of tokens `(batch, T, D)`: `(batch, D)`; for "token_avg" `(batch, 2 D)`."""
         if self.mode == "token":
             return tokens[:, self.token]
         if self.mode == "token_dist":
@@ -440,7 +440,7 @@ class MAPHead(CompositeLayer):
             layer.build((None, None, width))
 
     def call(self, tokens: Tensor, attention_offset: Tensor | None = None, training: bool | None = None) -> Tensor:
-        """Returns one vector for each image, `(batch, D)`."""
+        """Returns one vector for each image, `(batch, D)`, of tokens `(batch, T, D)`."""
         x = self.attention(*self._keys_and_query(tokens), offset=attention_offset, training=training)
         x = x + self.mlp(self.norm(x, training=training), training=training)
         return x[:, 0]

@@ -261,7 +261,7 @@ class LinearDepth(DenseModel):
 
 
 def detector(config: DetectorConfig, backbone: VisionTransformer, policy: Any) -> dict[str, Any]:
-    """Builds the heads of a detector; returns symbolic `logits`, `boxes` and, for an OWLv2, `objectness`."""
+    """Builds the heads of a detector on a backbone; returns symbolic `logits`, `boxes` and maybe `objectness`."""
     vit = config.backbone
     head = DetectionHead(
         config.classes,

@@ -143,7 +143,7 @@ class ImageText(WithTexts, SharedModel, keras.Model):
         return f"<ImageText {self.image_encoder!r} {self.text_encoder!r}>"
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
-        """Returns logits float32 `(images, texts)`: cosines of the embeddings times the scale, plus the bias."""
+        """Returns logits float32 `(images, texts)` for a pair `(images, token ids)`: scaled cosines plus the bias."""
         images, ids = inputs
         x, z = self.image_encoder(images, training=training), self.text_encoder(ids, training=training)
         x, z = (ops.normalize(ops.cast(rows, "float32"), axis=-1, epsilon=1e-12) for rows in (x, z))

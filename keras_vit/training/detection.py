@@ -169,15 +169,15 @@ def _costs(loss: DetectionLoss, targets: Output, output: Output) -> Any:
 
 
 def match_boxes(targets: Targets, outputs: Output, loss: DetectionLoss | None = None) -> list[Match]:
-    """Returns for each picture the pairs of patches and boxes that have the lowest total cost.
+    """Assigns each true box to one patch, so that the total cost is lowest.
 
     Args:
         targets: As of `DetectionLoss`.
         outputs: What a `Detector` returns: `logits` `(N, P, C)` and `boxes` `(N, P, 4)`.
-        loss: Whose factors and focal term count; None for those of `DetectionLoss()`.
+        loss: The `DetectionLoss` whose factors weight the terms of the cost; None for its defaults.
 
     Returns:
-        For each picture a `Match`: `queries` are patches, and `cost` is `(P, M)`.
+        A `Match` for each picture, with M boxes: patch `queries[i]` has box `targets[i]`; `cost` is `(P, M)`.
 
     Raises:
         ImportError: if SciPy is not installed (the extra `segmentation`).

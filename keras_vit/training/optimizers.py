@@ -593,8 +593,9 @@ class SoftmaxLoss(_Loss):
     As `cross_entropy_loss` in vit_jax/train.py and `softmax_xent` in big_vision/utils.py. Labels: one-hot or mixed.
 
     Args:
-        label_smoothing: s makes `label * (1 - s) + s / classes` of a label.
-        class_weight: PyTorch's `weight`, of a `SigmoidLoss` its `pos_weight`, with a plain mean; None: all 1.
+        label_smoothing: s replaces each label by `label * (1 - s) + s / classes`.
+        class_weight: A factor for the term of each class, `(classes,)`; None: all 1. In a `SigmoidLoss` it multiplies
+            the terms of positive labels. The mean is over images, not over weights.
         **kwargs: `reduction`, `name` and `dtype`, as for every loss of Keras.
 
     Examples:

@@ -92,7 +92,7 @@ def plans(file: Arrays, sidecars: Sidecars, plan_of_text: Callable[[Arrays, Side
     vision = {n: a for n, a in towers.items() if not n.startswith(("text_", "visual_projection", "logit_scale"))}
     backbone = huggingface.LAYOUT.plan(vision, beside)
     if text.stored.context > CONTEXT:
-        raise ValueError(f"Texts of an OWL must have at most {CONTEXT} tokens, but here {text.stored.context}.")
+        raise ValueError(f"An OWL has texts of at most {CONTEXT} tokens, but the text tower has {text.stored.context}.")
     embedding = shape_of(file, _HEAD, 2)[0]
     if embedding != text.stored.projection:
         raise ValueError(
