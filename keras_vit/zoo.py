@@ -146,7 +146,7 @@ def create_model(variant: str, **options: Unpack[CreateOptions]) -> VisionTransf
         A `VisionTransformer`, or a `BiT`.
 
     Raises:
-        TypeError, ValueError: if an option makes no sense, or the file does not hold that variant.
+        TypeError, ValueError: if an option is invalid, or the file does not hold that variant.
         OSError: if there is no file at `weights` (FileNotFoundError), or it cannot be fetched (DownloadError).
 
     Examples:

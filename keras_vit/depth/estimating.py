@@ -155,7 +155,7 @@ def estimate(model: DPT | LinearDepth, picture: Any, *, flip: bool = False) -> D
     Raises:
         ImportError: if Pillow is missing for a file, or tifffile for a TIFF of other channels than three.
         OSError: if the file is not there (FileNotFoundError) or cannot be opened.
-        TypeError, ValueError: if an argument makes no sense, the picture cannot be decoded, has another shape or values
+        TypeError, ValueError: if an argument is invalid, the picture cannot be decoded, has another shape or values
             or a size that the model does not take, or the model has `include_preprocessing`.
 
     Source: `DepthAnythingV2.infer_image` and `image2tensor`; `DPTImageProcessor` and
@@ -203,7 +203,7 @@ def plot(result: Depth, picture: Any, path: str | os.PathLike[str] | None = None
     Raises:
         ImportError: if matplotlib is not installed, or Pillow for a picture's file.
         OSError: if the picture is not there (FileNotFoundError) or cannot be opened, or `path` cannot be written.
-        TypeError, ValueError: if an argument makes no sense, the picture cannot be decoded or has another size, or
+        TypeError, ValueError: if an argument is invalid, the picture cannot be decoded or has another size, or
             `path` has another ending.
 
     Examples:
@@ -275,7 +275,7 @@ def depth_errors(result: Depth, truth: ArrayLike, *, least: float = 1e-3, most: 
         The errors over the pixels that count.
 
     Raises:
-        TypeError, ValueError: if an argument makes no sense, sizes differ, no pixel counts, or depth is not finite.
+        TypeError, ValueError: if an argument is invalid, sizes differ, no pixel counts, or depth is not finite.
 
     Source: Eigen et al., arXiv 1406.2283, section 4.1; `compute_scale_and_shift` of MiDaS, in inverse depth.
 

@@ -76,7 +76,7 @@ class Detection(PlainData):
         ]
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Writes the boxes as `.json` (`to_dict`) or as `.csv`, a row for each, which appears when it is complete.
+        """Writes the boxes as `.json` (`to_dict`) or `.csv` (a row per box); no half-written file is ever left.
 
         Raises:
             OSError: if the file cannot be written.
@@ -121,7 +121,7 @@ def detect(
 
     Raises:
         ImportError, OSError: if `picture` is a file and Pillow is not installed, or the file cannot be opened.
-        TypeError, ValueError: if an argument makes no sense, or the picture cannot be decoded or has other channels.
+        TypeError, ValueError: if an argument is invalid, or the picture cannot be decoded or has other channels.
 
     Source: `post_process_grounded_object_detection` of transformers 5.24.
 
@@ -211,7 +211,7 @@ def overlaps(one: np.ndarray, other: np.ndarray) -> np.ndarray:
 
 
 def plot(found: Detection, picture: Any, path: str | os.PathLike[str] | None = None) -> "Figure":
-    """Returns a figure of a picture with its boxes, a colour for each class, and a legend by score.
+    """Draws a picture with its boxes in a colour for each class, and a legend with the scores.
 
     Args:
         found: What `detect` returns.
@@ -224,7 +224,8 @@ def plot(found: Detection, picture: Any, path: str | os.PathLike[str] | None = N
     Raises:
         ImportError: if matplotlib is not installed, or Pillow for a picture's file.
         OSError: if the picture cannot be opened, or the file not written.
-        TypeError, ValueError: if an argument makes no sense, the picture cannot be decoded, or `path` ends otherwise.
+        TypeError: if `found` is not a `Detection`.
+        ValueError: if the picture cannot be decoded, or `path` has another ending.
 
     Examples:
         >>> found = detection.detect(detector, "photo.jpg")

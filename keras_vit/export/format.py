@@ -129,7 +129,7 @@ class Format(abc.ABC):
 
         Raises NotImplementedError if this format has no such computation.
         """
-        raise NotImplementedError(f"keras_vit cannot compute {self.name} files in float16")
+        raise NotImplementedError(f"{self.name} files cannot be computed in another dtype.")
 
     def files(self, path: Path) -> list[Path]:
         """Returns the paths of all files of an export; `path` is the last."""
@@ -140,7 +140,10 @@ class Format(abc.ABC):
         return [name for name in self.needs if importlib.util.find_spec(name) is None]
 
     def precision(self, name: str) -> Precision:
-        """Returns what a precision needs; ValueError if no such file can be made, ImportError without a package."""
+        """Returns the `Precision` of a name such as `"float16"`.
+
+        Raises ValueError if this format does not offer it, ImportError if a package that it needs is missing.
+        """
         offered = [known for known, row in self.precisions.items() if not row.reason]
         row = self.precisions.get(name)
         if row is None or row.reason:

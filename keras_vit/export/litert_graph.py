@@ -132,7 +132,7 @@ def _depthwise(x: Any, kernel: Any, bias: Any, options: Any) -> np.ndarray:
 def _transposed(shape: Any, kernel: Any, x: Any, bias: Any, options: Any) -> np.ndarray:
     if kernel.shape[1:3] != (options.strideH, options.strideW):
         raise NotImplementedError(
-            "The check in float16 cannot compute transposed convolutions whose kernel is larger than the stride."
+            "The check in float16 cannot compute transposed convolutions whose kernel and stride differ."
         )
     return np.einsum("nrcd,oijd->nricjo", x, kernel).reshape(shape) + bias
 

@@ -30,7 +30,7 @@ def _vit_config(name: str, value: Any) -> ViTConfig:
 class DenseConfig(Config):
     """The base of the configs of dense models; `backbone` is the Vision Transformer that the head reads.
 
-    Raises TypeError or ValueError for a field that makes no sense, and for a backbone with pooling, a head, tokens that
+    Raises TypeError or ValueError for an invalid field, and for a backbone with pooling, a head, tokens that
     are left out or a final norm that the model cannot read.
     """
 

@@ -74,10 +74,10 @@ class MeanIoUResult(ClassesResult):
 
 
 class MeanIoU:
-    """Adds up intersections, predicted and labelled pixels picture by picture: the mean IoU of a whole set.
+    """The mean IoU of a data set: `add` the prediction and the label of each picture, then take `result()`.
 
-    A union counts each pixel that is labelled or predicted as a class. Both sums run over all pictures before they are
-    divided, and the mean is that over the classes with a union, as in mmsegmentation and the evaluation of ADE20K.
+    The intersections and unions of each class are summed over all pictures and then divided. The mean is over the
+    classes with a union, as in mmsegmentation and the evaluation of ADE20K.
 
     Args:
         classes: How many classes there are; labels and predictions are 0 to `classes - 1`.

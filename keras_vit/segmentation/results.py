@@ -50,12 +50,12 @@ class Segment(PlainData):
 
 @dataclasses.dataclass(frozen=True)
 class Segmentation(PlainData):
-    """A picture as segments.
+    """The segments of one picture, as `segment` returns them.
 
     Attributes:
-        map: int32 `(height, width)`: the id of each pixel's segment, -1 for pixels of none; with the task `"semantic"`
-            ids are classes.
-        segments: The segments, in the order of the model's queries, or of the classes.
+        map: int32 `(height, width)`: the id of each pixel's segment, -1 for pixels in no segment; with the task
+            `"semantic"` ids are classes.
+        segments: A `Segment` for each, with its class and score, in the order of the model's queries or classes.
         task: `"semantic"`, `"panoptic"` or `"instance"`.
 
     Examples:
@@ -152,7 +152,7 @@ def plot(
     Raises:
         ImportError: if matplotlib is not installed, or Pillow for a picture's file.
         OSError: if the picture cannot be opened, or the file not written.
-        TypeError, ValueError: if an argument makes no sense, the picture cannot be decoded or has another size, a class
+        TypeError, ValueError: if an argument is invalid, the picture cannot be decoded or has another size, a class
             has no colour, or `path` has another ending.
 
     Examples:

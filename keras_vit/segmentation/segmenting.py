@@ -78,7 +78,7 @@ def segment(
     Raises:
         ImportError: if Pillow is missing for a file, or tifffile for a TIFF of other channels than three.
         OSError: if the file is not there (FileNotFoundError) or cannot be opened.
-        TypeError, ValueError: if an argument makes no sense, or the picture cannot be decoded, has other channels or
+        TypeError, ValueError: if an argument is invalid, or the picture cannot be decoded, has other channels or
             values, one side more than 50 times as long as the other, or a size that the model does not take.
 
     Source: EoMT's `training/lightning_module.py` and `training/mask_classification_panoptic.py`; `EomtImageProcessor`

@@ -135,9 +135,9 @@ def model_parallel(
 
 
 def layout_map(model: Any, device_mesh: keras.distribution.DeviceMesh) -> keras.distribution.LayoutMap:
-    """Returns how weights of a model lie over the devices of a mesh, for `keras.distribution.ModelParallel`.
+    """Returns how a model's weights are split over the devices of a mesh, for `keras.distribution.ModelParallel`.
 
-    Optimizers lay out their own variables as the weights that these belong to.
+    An optimizer's variables are split like the weights that they belong to.
 
     Args:
         model: A config, a model, or the name of a variant such as `"ViT-L/16"`. The layout is the same for all; the
@@ -145,7 +145,7 @@ def layout_map(model: Any, device_mesh: keras.distribution.DeviceMesh) -> keras.
         device_mesh: With an axis named `"model"`, along which weights are split, and usually one named `"batch"`.
 
     Returns:
-        From patterns of weights' paths to the axes of the mesh along which they are split.
+        A `LayoutMap` from patterns of weight paths to the mesh axes along which these weights are split.
 
     Raises:
         TypeError: if `model` is of another kind.

@@ -87,10 +87,10 @@ class LeJEPALoss:
         return self.weight * terms["sigreg"] + (1 - self.weight) * terms["invariance"]
 
     def terms(self, embeddings: Any, slices: Any = None, seed: Any = None) -> dict[str, Any]:
-        """Returns `{"sigreg", "invariance"}`, scalars without their shares; arguments and errors as of the call.
+        """Returns `{"sigreg", "invariance"}`, the terms before they are weighted; arguments and errors as of the call.
 
-        `seed` is an integer tensor `(2,)` from which slices are drawn; None for the loss's own seeds. Programs that are
-        compiled give it, or the slices.
+        `seed` is an integer tensor `(2,)` from which the slices are drawn; None for the loss's own seeds. Compiled
+        functions must pass it, or the slices.
         """
         embeddings = ops.convert_to_tensor(embeddings)
         if len(embeddings.shape) != 3 or not self.global_views <= embeddings.shape[0]:

@@ -292,10 +292,10 @@ class MaskClassificationLoss:
         num_masks: Any = None,
         seed: Any = None,
     ) -> list[dict[str, Any]]:
-        """Returns for each prediction `{"mask", "dice", "classes"}`, scalars without their factors.
+        """Returns a list with `{"mask", "dice", "classes"}` for each prediction: the terms before they are weighted.
 
-        Arguments and errors are those of the call. `seed` is an integer tensor `(N, 2)`, from each row of which the
-        points of a picture are drawn, whatever others there are in the batch; None for the loss's own seeds.
+        Arguments and errors are those of the call. `seed` is an integer tensor `(N, 2)`: the points of a picture are
+        drawn from its row, independently of the rest of the batch; None for the loss's own seeds.
         """
         found, padded = [], None
         for i, output in enumerate(outputs):

@@ -185,7 +185,7 @@ class MaskLoss(keras.losses.Loss):
     logits `(batch, rows, columns, classes)`.
 
     Args:
-        ignore: The number of pixels without a class.
+        ignore: The value in the mask that marks pixels without a class.
         **kwargs: `reduction`, `name` and `dtype`, as for every loss of Keras.
 
     Examples:
