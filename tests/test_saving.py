@@ -309,6 +309,7 @@ np.savez(f"{folder}/{keras.backend.backend()}.npz", **results)
 READER = {"tensorflow": "torch", "torch": "jax", "jax": "tensorflow"}
 
 
+@pytest.mark.nightly_elsewhere
 def test_another_backend_loads_what_this_one_saved(backend, tmp_path):
     other = READER[backend]
     if importlib.util.find_spec(other) is None:

@@ -167,7 +167,7 @@ def test_a_state_is_a_name_of_a_file_that_has_it(golden, tmp_path):
     with pytest.raises(ValueError, match="starts with state='model': leave state out"):
         keras_vit.load(golden("mini_token").path, state="model")
     keras_vit.load("glyphs").save(tmp_path / "m.keras")
-    with pytest.raises(ValueError, match="leave state='model' out"):
+    with pytest.raises(ValueError, match="Leave state='model' out"):
         keras_vit.load(tmp_path / "m.keras", state="model")
 
 

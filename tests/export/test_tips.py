@@ -25,6 +25,7 @@ def test_fine_tuning_and_adapters(fields):
     np.testing.assert_allclose(*answers, atol=1e-4)
 
 
+@pytest.mark.nightly_elsewhere
 def test_export(golden, tmp_path):
     both = keras_vit.load_image_text(golden(CASE).folder)
     segmenter = both.zero_shot_segmenter(["cat", "dog"], "{}", image_size=56, stride=28)

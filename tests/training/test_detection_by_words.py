@@ -56,6 +56,7 @@ def test_both_towers_train_and_a_killed_run_goes_on(owl, tmp_path):
     assert loaded.config.class_names == NAMES and not any(moved(loaded, done.model).values())
 
 
+@pytest.mark.nightly_elsewhere
 def test_words_without_training_their_tower(owl):
     done = tune(owl, text_rate=0.0)
     assert not any(moved(owl.text_encoder, done.owl.text_encoder).values())

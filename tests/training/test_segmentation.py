@@ -177,6 +177,7 @@ def test_a_run_that_was_killed_goes_on(tmp_path):
     assert over.mean_iou is not None and over.log[-1]["loss"] == done.log[-1]["loss"]
 
 
+@pytest.mark.nightly
 @pytest.mark.once
 def test_adapters_are_better_than_a_linear_head():
     """The package's glyphs as features, on shapes of any colour."""
