@@ -321,7 +321,10 @@ def _refuse(arrays: Mapping[str, StoredArray], family: Family, architecture: str
         raise ValueError("The file is a vit_*_rope_* ('cls_token' without 'pos_embed'), which is not supported.")
     biases = any(map(has, ("blocks.0.attn.qkv.bias", "blocks.0.attn.q_bias", "blocks.0.attn.q_proj.bias")))
     if after and not (token or registers or biases):
-        raise ValueError("The file is a vit_*_rpn_* ('fc_norm' without 'cls_token'), which is not supported.")
+        raise ValueError(
+            "The file is a vit_*_rpn_* ('fc_norm' without 'cls_token'), whose blocks are not supported. Load another "
+            "ViT of timm."
+        )
 
 
 def _refuse_naflex(arrays: Collection[str], architecture: str) -> None:
