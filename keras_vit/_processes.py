@@ -393,7 +393,7 @@ def check_strategy(strategy: Any) -> None:
     if count > 1:
         raise RuntimeError(
             f"A tf.distribute strategy over {count} processes was given, but only JAX and PyTorch can use several "
-            "processes. On one machine, use tf.distribute.MirroredStrategy."
+            "processes, by torchrun or Slurm. On one machine, use tf.distribute.MirroredStrategy."
         )
 
 
