@@ -75,23 +75,25 @@ NOT_RUN = "not run"
 COLUMNS = ("family", "backend", "trained", "LoRA", "`.keras`", "`with_config`", *(f"`{name}`" for name in WRITTEN))
 HEAD = f"""# Families, tried out
 
-This page shows that a model of each family can be trained, saved, changed and exported on every backend.
+This page shows that a model of each family can be trained, saved, changed and exported on every backend. A family is a
+kind of model, such as DINOv2; [the zoo](zoo.md) lists the models of each.
 
 One small model of each family was read from a file in its publisher's layout and given a new head of {CLASSES} classes.
-A number is the largest difference between two outputs for {IMAGES} images, as a share of the largest output. Rounding
-in float32 explains up to {SAME_FUNCTION:.0e}. Three values in a cell are TensorFlow / JAX / PyTorch; one value means
-that all three are equal; `-` means that the column does not apply.
+The column `trained` counts weight arrays. All other numbers compare the outputs of two models for {IMAGES} images: the
+largest difference as a share of the largest output. Rounding in float32 explains up to {SAME_FUNCTION:.0e}. Three
+values in a cell are for TensorFlow / JAX / PyTorch; one value means that all three are equal. `-` means that the column
+does not apply. Rows with "texts" are text towers.
 
-| column | what was done, and compared |
+| column | what is counted, or which two models are compared |
 | --- | --- |
-| trained | `finetune` for three updates: how many weight arrays changed, of those that have a gradient |
-| LoRA | two more updates with `lora_rank=2`: the model with adapters, and the model after `merge_lora` |
-| `.keras` | the model before saving and after loading |
-| `with_config` | the model without head, and `feature_extractor`; then the model for any image size, and for one size |
-| `saved_model`, `litert`, `onnx` | the Keras model, and the exported file in its own runtime, with batches of 1 and 7 |
+| trained | after three updates of `finetune`: how many weight arrays changed, of all with a gradient |
+| LoRA | after two more updates with `lora_rank=2`: the model with adapters, and the model after `merge_lora` |
+| `.keras` | the model before saving, and the model after loading |
+| `with_config` | the model without head, and `feature_extractor`; then a model for any image size, and for one size |
+| `saved_model`, `litert`, `onnx` | the Keras model, and the exported file in its own runtime, with 1 and 7 images |
 
 Weights of a Mixer fit one grid of patches, so its image size was not changed. Text towers and models for masks or depth
-got random adapters in place of training. TensorFlow writes all three formats, also for JAX and PyTorch, and must be
+were not trained; they got random adapters. TensorFlow writes all three formats, also for JAX and PyTorch, and must be
 installed. [Exports](exports.md) has the other formats. [Fidelity](fidelity.md) compares each family with its
 publisher's code.
 

@@ -26,24 +26,28 @@ This page lists all models. The first table has the variants that `create_model`
 ([`list_weights()`](api/models/names.md)). Click on a heading to sort.
 
 - `M`: millions of weights. `G`: billions of multiply-accumulate operations for one image (FLOPs are about twice as
-  many). Both are for the variant at that size, not for the head of the file. `MiB`: the weights in float32.
+  many) of the size in `pixels`. In the second table both include the head of the file. `MiB`: the size of the weights
+  in float32.
 - `top-1`: the published accuracy on ImageNet-1k, in percent; its source is in
   `keras_vit.list_weights(name)[0]["top1_source"]`.
-- `~`: deduced, because the publisher does not give it. A license with this mark is the license of the publisher's code.
-- ✓: the file was compared with its publisher's code; the link leads to the [ledger](ledger.md).
-- An empty cell: not published.
+- `~`: we deduced the value, because the publisher does not state it. A license with this mark is the license of the
+  publisher's code.
+- ✓: the outputs of the file were compared with its publisher's code; the link leads to the [ledger](ledger.md).
+- An empty cell: the publisher does not state the value, or it cannot be computed.
 
 `python docs/make_zoo.py` writes this page.
 
 """
 VARIANTS_HEAD = """## Variants
 
-With 1,000 classes, at the variant's default image size. CLIP's image towers have an embedding instead of classes.
+These models have 1,000 classes and the variant's default image size. CLIP's image towers return an embedding instead of
+classes. `function` makes the model, as in `keras_vit.ViT_B16(classes=10)`.
 
 """
 WEIGHTS_HEAD = """## Published checkpoints
 
-First the official files, then repositories of the Hugging Face Hub (`hf://`), which compute their publisher's numbers.
+The official files come first, then repositories of the Hugging Face Hub (`hf://`). Models of these repositories compute
+the same numbers as their publisher's library.
 `list_weights(family="DINOv2")` and `list_models(family=...)` show one family. `load` also takes the name of each of
 AugReg's 50,000 files, and any file or address: [load weights](loading.md).
 
