@@ -35,8 +35,6 @@ This page lists all models. The first table has the variants that `create_model`
 - ✓: the outputs of the file were compared with its publisher's code; the link leads to the [ledger](ledger.md).
 - An empty cell: the publisher does not state the value, or it cannot be computed.
 
-`python docs/make_zoo.py` writes this page.
-
 """
 VARIANTS_HEAD = """## Variants
 
