@@ -95,13 +95,13 @@ PACKAGES: dict[str, dict[str, str]] = {
         "keras_vit.checkpoints.writing": "check_format save_model to_checkpoint",
     },
     "keras_vit.data": {
-        "keras_vit.data.augmentation": "Augmentation randaugment randaugment_operation",
+        "keras_vit.data.augmentation": "Augmentation MaskAugmentation SegmentAugmentation augment_masks",
         "keras_vit.data.boxes": "BoxAugmentation BoxedImages open_boxes",
         "keras_vit.data.digits": "Digits load_digits",
         "keras_vit.data.examples": "BadImage IMAGE_SUFFIXES has_test_split image_files match_labels pick_split",
-        "keras_vit.data.mask_augmentation": "MaskAugmentation SegmentAugmentation augment_masks",
         "keras_vit.data.masks": "MaskedImages mask_targets open_masks",
         "keras_vit.data.opening": "Batches as_dataset open_data",
+        "keras_vit.data.random_operations": "randaugment randaugment_operation",
         "keras_vit.data.segments": "SegmentedImages open_segments",
         "keras_vit.data.streams": "ImageStream Stream",
         "keras_vit.data.tables": "LabelTable open_table",
@@ -192,8 +192,7 @@ PACKAGES: dict[str, dict[str, str]] = {
         "keras_vit.preprocessing": "LabelSet label_set",
         "keras_vit.segmentation.metrics": "MeanIoU MeanIoUResult PanopticQuality PanopticQualityResult evaluate "
         "mean_iou",
-        "keras_vit.segmentation.results": "Segment Segmentation plot",
-        "keras_vit.segmentation.segmenting": "segment",
+        "keras_vit.segmentation.segmenting": "Segment Segmentation plot segment",
     },
     "keras_vit.text": {
         "keras_vit.text.image_text": "ImageText load_image_text",

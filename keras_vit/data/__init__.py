@@ -7,8 +7,9 @@ from keras_vit._names import lazy_names
 # Nothing is imported at once: some of it needs Keras, and worker processes run `data.workers` as a program.
 if TYPE_CHECKING:
     from keras_vit.data.augmentation import Augmentation as Augmentation
-    from keras_vit.data.augmentation import randaugment as randaugment
-    from keras_vit.data.augmentation import randaugment_operation as randaugment_operation
+    from keras_vit.data.augmentation import MaskAugmentation as MaskAugmentation
+    from keras_vit.data.augmentation import SegmentAugmentation as SegmentAugmentation
+    from keras_vit.data.augmentation import augment_masks as augment_masks
     from keras_vit.data.boxes import BoxAugmentation as BoxAugmentation
     from keras_vit.data.boxes import BoxedImages as BoxedImages
     from keras_vit.data.boxes import open_boxes as open_boxes
@@ -20,15 +21,14 @@ if TYPE_CHECKING:
     from keras_vit.data.examples import image_files as image_files
     from keras_vit.data.examples import match_labels as match_labels
     from keras_vit.data.examples import pick_split as pick_split
-    from keras_vit.data.mask_augmentation import MaskAugmentation as MaskAugmentation
-    from keras_vit.data.mask_augmentation import SegmentAugmentation as SegmentAugmentation
-    from keras_vit.data.mask_augmentation import augment_masks as augment_masks
     from keras_vit.data.masks import MaskedImages as MaskedImages
     from keras_vit.data.masks import mask_targets as mask_targets
     from keras_vit.data.masks import open_masks as open_masks
     from keras_vit.data.opening import Batches as Batches
     from keras_vit.data.opening import as_dataset as as_dataset
     from keras_vit.data.opening import open_data as open_data
+    from keras_vit.data.random_operations import randaugment as randaugment
+    from keras_vit.data.random_operations import randaugment_operation as randaugment_operation
     from keras_vit.data.segments import SegmentedImages as SegmentedImages
     from keras_vit.data.segments import open_segments as open_segments
     from keras_vit.data.streams import ImageStream as ImageStream

@@ -1,22 +1,36 @@
-"""What happens to images after they are read: crops, flips, RandAugment, erasing, mixup and CutMix, in NumPy.
+"""What happens to images after they are read: sizes, crops, flips, colours, erasing, mixup and CutMix, in NumPy.
 
 They are the same on every backend. What is random depends on a seed and the place of the image or the batch alone.
-`Augmentation` says which of them as plain data: it is a part of every recipe.
+`Augmentation`, and the like for masks and segments, say which of them as plain data: it is a part of every recipe.
 """
 
 import dataclasses
 import functools
 import math
-import numbers
-import operator
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
-from keras_vit._arguments import whole_number
-from keras_vit._options import FROM_0, GIVEN, Number, OneOf, Options, Part, PerChannel, Several, Share, Whole, option
-from keras_vit.interpolation import FLIPPED, Samples, area_samples, linear_samples, resample
+from keras_vit._arguments import ImageSize, check_choice, pair, whole_number
+from keras_vit._options import (
+    FROM_0,
+    GIVEN,
+    Hue,
+    Limits,
+    Number,
+    OneOf,
+    Options,
+    Part,
+    PerChannel,
+    Several,
+    Share,
+    UpTo,
+    Whole,
+    option,
+)
+from keras_vit.data.random_operations import MAX_MAGNITUDE, randaugment
+from keras_vit.interpolation import FLIPPED, Samples, area_samples, linear_samples, resample, torchvision_resized
 from keras_vit.preprocessing import Pipeline, resize_and_crop
 
 CROPS = ("inception", "random", "resize")
@@ -30,6 +44,10 @@ ASPECTS, ATTEMPTS = (0.75, 1.33), 100
 ERASED_AREA, ERASED_ASPECT, ERASING_ATTEMPTS = (0.02, 1 / 3), 1 / 0.3, 10
 ENLARGED = 7 / 6  # the side that a random crop is cut from, per side of the crop: 448 to 384
 
+REDRAWN = 10  # how often a crop of a mask is drawn again that nearly is of one class
+TRIES = 100  # how often an augmentation is drawn that leaves no segment
+CHANGES = ("brightness", "contrast", "saturation", "hue")  # of colours, fields of `MaskAugmentation`
+_GREY_SHARES = np.array([0.2989, 0.587, 0.114])  # torchvision's, of red, green and blue
 
 Draw = Callable[[int], np.random.Generator]
 
@@ -317,306 +335,296 @@ def _random_crop(shape: tuple[int, ...], size: tuple[int, int], generator: np.ra
     return [area_samples(old, large).part(slice(start, start + side)) for old, large, start, side in parts]
 
 
-# RandAugment
+# Pictures with a mask
 #
-# The source is big_vision, `pp/archive/autoaugment.py` (`distort_image_with_randaugment` with `cutout_const=40`,
-# `translate_const=100` and grey, 128, where an operation uncovers pixels). It runs in TensorFlow, in float32. Here
-# every rounding is the same, in the same order, and what is odd there is odd here:
-#
-# - `Contrast` mixes with a constant image whose value depends on the number of pixels alone, not on their mean.
-# - `Posterize` and `Solarize` compute in 8 bits. Beyond magnitude 22.5 `Posterize` asks for more than 8 bits and keeps
-#   one. The threshold of `Solarize` starts again at 0 at magnitudes 10, 20 and 30.
-# - At magnitude 0, `Posterize` keeps one bit, `Solarize` inverts, and `Color`, `Contrast`, `Brightness` and `Sharpness`
-#   leave a tenth of the image.
-
-MAX_MAGNITUDE = 30
-# What the original turns around, by negating the magnitude, in half of all cases.
-SIGNED_OPERATIONS = ("Rotate", "ShearX", "ShearY", "TranslateX", "TranslateY")
-_GREY = 128  # where nothing of the image is
-_VALUES = np.arange(256, dtype="float32")
+# `MaskAugmentation` is mmsegmentation's, whose transforms DINOv2 and DINOv3 train their linear heads with, in this
+# order: `RandomResize`, `RandomCrop`, `RandomFlip`, `PhotoMetricDistortion`, `Pad`. Colours stay fractions; there they
+# are cut to grey levels.
 
 
-def randaugment(image: np.ndarray, layers: int, magnitude: float, generator: np.random.Generator) -> np.ndarray:
-    """Applies RandAugment to an image: random operations in sequence, as big_vision's `distort_image_with_randaugment`.
+@dataclasses.dataclass(frozen=True)
+class MaskTransform(Transform):
+    """Brings a picture and its mask to size in training."""
 
-    For each layer the generator draws one of the 16 operations, uniformly; then the sign of an operation in
-    `SIGNED_OPERATIONS`, or the centre of `Cutout`: a row, then a column. The original also draws a probability for each
-    operation, and does not use it.
+    ignore: int = 255
+
+    def __call__(self, picture: np.ndarray, target: np.ndarray, draw: Draw) -> tuple[np.ndarray, np.ndarray]:
+        """Returns a crop, float32, and its mask, int32 of the same size, of a picture and a mask of integers."""
+        mask, augmentation, generator = target, self.augmentation, draw(IMAGE)
+        factor = min(self.image_size) * generator.uniform(*augmentation.scale) / min(mask.shape)
+        large = [max(1, int(side * factor + 0.5)) for side in mask.shape]
+        crop = [min(sides) for sides in zip(large, self.image_size, strict=True)]
+        # cv2.INTER_NEAREST, which mmsegmentation resizes masks with
+        nearest = [np.arange(new) * old // new for old, new in zip(mask.shape, large, strict=True)]
+
+        def draw() -> tuple[list[slice], np.ndarray]:
+            """Returns a random crop: its rows and columns in the resized picture, and its part of the mask."""
+            starts = [int(generator.integers(new - side + 1)) for new, side in zip(large, crop, strict=True)]
+            box = [slice(start, start + side) for start, side in zip(starts, crop, strict=True)]
+            return box, mask[np.ix_(nearest[0][box[0]], nearest[1][box[1]])]
+
+        box, labels = draw()
+        if augmentation.one_class < 1:
+            for _ in range(REDRAWN):
+                counts = np.unique(labels[labels != self.ignore], return_counts=True)[1]
+                if len(counts) > 1 and counts.max() < augmentation.one_class * counts.sum():
+                    break
+                box, labels = draw()
+        samples = [linear_samples(old, new) for old, new in zip(mask.shape, large, strict=True)]
+        rows, columns = (along.part(place) for along, place in zip(samples, box, strict=True))
+        if augmentation.flip and generator.random() < 0.5:
+            columns, labels = columns.part(FLIPPED), labels[:, FLIPPED]
+        pixels = resample(picture, rows, columns)
+        if augmentation.recolours:
+            pixels = distorted(pixels, augmentation, generator)
+        image, result = np.empty(self.shape, "float32"), np.full(self.image_size, self.ignore, "int32")
+        image[...] = augmentation.fill
+        image[: crop[0], : crop[1]], result[: crop[0], : crop[1]] = pixels, labels
+        return image, result
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskAugmentation(PictureAugmentation):
+    """How training pictures with masks are changed. The defaults are DINOv2's settings for its linear head.
+
+    Each change of colours happens to half of the pictures. Batches of other libraries' pipelines are not changed.
 
     Args:
-        image: uint8 `(height, width, 3)`.
-        layers: Number of operations, at least 1.
-        magnitude: Magnitude of every operation, 0 to 30.
-        generator: NumPy random generator. The same state returns the same image.
-
-    Returns:
-        uint8 `(height, width, 3)`.
+        scale: (least, largest) factor. The shorter side becomes the shorter side of `image_size` times a random factor.
+        one_class: A crop in which one class has this share of the labelled pixels or more is drawn again, up to ten
+            times; 1.0: never.
+        flip: Whether to mirror half of the pictures, left to right.
+        brightness: The largest number that is added to or subtracted from pixels of 0..255.
+        contrast: The largest relative change: 0.5 multiplies pixels by 0.5 to 1.5.
+        saturation: The largest relative change of the saturation in HSV.
+        hue: The largest turn of the hue, as a share of the circle of colours: 0.1 is 18 of OpenCV's 180.
+        fill: Pixel value in 0..255, or one for each channel, that pads small pictures below and to the right: the mean
+            that the model subtracts. Their masks are padded with the ignored label.
 
     Raises:
-        TypeError: if the image is not a uint8 array, the generator is not NumPy's, or the magnitude is not a number.
-        ValueError: if the image is not `(height, width, 3)`, there is no layer, or the magnitude is out of its range.
+        TypeError, ValueError: if a field is out of its range.
 
     Examples:
-        >>> data.randaugment(pixels[0], layers=2, magnitude=10, generator=np.random.default_rng(0)).shape
-        (24, 24, 3)
+        >>> data.MaskAugmentation(scale=(1, 3), flip=False).one_class
+        0.75
     """
-    whole_number("layers", layers, 1)
-    if not isinstance(generator, np.random.Generator):
-        raise TypeError(f"generator must be a numpy.random.Generator, for example default_rng(0), not {generator!r}.")
-    _check_image(image)
-    height, width, _ = image.shape
-    for _ in range(layers):
-        name = OPERATIONS[generator.integers(len(OPERATIONS))]
-        negate = name in SIGNED_OPERATIONS and bool(generator.integers(2))
-        center = (int(generator.integers(height)), int(generator.integers(width))) if name == "Cutout" else None
-        image = randaugment_operation(image, name, magnitude, negate, center)
-    return image
+
+    scale: Annotated[tuple[float, float], Limits()] = (0.5, 2.0)
+    one_class: Share = 0.75
+    flip: bool = True
+    brightness: Annotated[float, UpTo(255)] = 32.0
+    contrast: Share = 0.5
+    saturation: Share = 0.5
+    hue: Hue = 0.1
+    fill: Annotated[float | tuple[float, ...], PerChannel(UpTo(255))] = (123.675, 116.28, 103.53)
+
+    targets: ClassVar[tuple[str, ...]] = ("mask",)
+    transform: ClassVar[type[Transform]] = MaskTransform
+
+    @property
+    def recolours(self) -> bool:
+        """Whether this augmentation changes colours, which needs RGB images."""
+        return any(getattr(self, name) for name in CHANGES)
+
+    def check_channels(self, channels: int) -> None:
+        """Raises ValueError if `channels` is not 3 and colours change, or if `fill` does not have `channels` values."""
+        if channels != 3 and self.recolours:
+            plain = ", ".join(f"{name}=0" for name in (*CHANGES, "fill"))
+            raise ValueError(
+                f"Colour changes need RGB images, but channels={channels}. Pass MaskAugmentation({plain})."
+            )
+        if isinstance(self.fill, tuple) and len(self.fill) not in (1, channels):
+            raise ValueError(f"fill must be one number, or one for each of {channels} channels, not {self.fill}.")
 
 
-def randaugment_operation(
-    image: np.ndarray,
-    name: str,
-    magnitude: float,
-    negate: bool = False,
-    center: tuple[int, int] | None = None,
-) -> np.ndarray:
-    """Returns an image after one of RandAugment's 16 operations.
+PLAIN = MaskAugmentation((1.0, 1.0), 1.0, False, 0.0, 0.0, 0.0, 0.0)  # a picture at size, and a crop where it is longer
+
+
+def distorted(image: np.ndarray, augmentation: MaskAugmentation, generator: np.random.Generator) -> np.ndarray:
+    """A picture `(height, width, 3)` in 0..255 with random colours, float32: each change in half of all cases."""
+
+    def drawn(change: str, middle: float) -> float | None:
+        """Returns an amount around `middle`, at most the augmentation's away; None in half of all cases."""
+        most = getattr(augmentation, change)
+        return generator.uniform(middle - most, middle + most) if generator.random() < 0.5 else None
+
+    def contrasted(image: np.ndarray) -> np.ndarray:
+        contrast = drawn("contrast", 1.0)
+        return image if contrast is None else np.clip(image * contrast, 0, 255)
+
+    brightness = drawn("brightness", 0.0)
+    if brightness is not None:
+        image = np.clip(image + brightness, 0, 255)
+    contrast_first = generator.random() < 0.5
+    if contrast_first:
+        image = contrasted(image)
+    saturation, hue = drawn("saturation", 1.0), drawn("hue", 0.0)
+    factor, turn = 1.0 if saturation is None else saturation, hue or 0.0
+    if factor != 1 or turn:
+        image = recoloured(image, factor, turn)
+    if not contrast_first:
+        image = contrasted(image)
+    return image.astype("float32")
+
+
+def recoloured(image: np.ndarray, factor: float, turn: float) -> np.ndarray:
+    """Colours `(..., 3)`, floats from 0, of other saturation and hue in HSV, as a new array; the value stays."""
+    value, chroma = image.max(-1), image.max(-1) - image.min(-1)
+    red, green, blue = np.moveaxis(image, -1, 0)
+    safe = np.where(chroma > 0, chroma, 1)
+    hue = np.select(  # in sixths of the circle
+        [value == red, value == green], [(green - blue) / safe, (blue - red) / safe + 2], (red - green) / safe + 4
+    )
+    hue, chroma = (hue + 6 * turn) % 6, np.minimum(chroma * factor, value)
+    sixths = (np.array([5, 3, 1]) + hue[..., None]) % 6  # red, green and blue stand thirds of the circle apart
+    return value[..., None] - chroma[..., None] * np.clip(np.minimum(sixths, 4 - sixths), 0, 1)
+
+
+# Pictures with segments, as EoMT's authors change them
+
+
+@dataclasses.dataclass(frozen=True)
+class SegmentTransform(Transform):
+    """Crops a picture and the masks of its segments in training, as often as it takes until one is left."""
+
+    def __call__(self, picture: np.ndarray, target: Any, draw: Draw) -> tuple[np.ndarray, Any] | None:
+        for _ in range(TRIES if target["masks"].any() else 0):
+            drawn = self.augmentation.draw(picture.shape[:2], self.image_size, draw(IMAGE))
+            crop, found = augment_masks(picture, target, self.image_size, **drawn)
+            if len(found["labels"]):
+                return crop.astype("float32"), found
+        return None
+
+
+@dataclasses.dataclass(frozen=True)
+class SegmentAugmentation(PictureAugmentation):
+    """How pictures with segments are changed in training (`datasets/transforms.py` of EoMT).
+
+    In this order: colours, mirroring, resizing, padding with black below and to the right if the picture is smaller
+    than the crop, and a crop. Masks outside the crop are dropped. If no mask is left, everything is drawn again.
 
     Args:
-        image: uint8 `(height, width, 3)`, RGB. It is not changed.
-        name: One of `OPERATIONS`.
-        magnitude: m, from 0 to 30. `AutoContrast`, `Equalize` and `Invert` ignore it. `Rotate` turns by 3 m degrees,
-            anticlockwise. `ShearX` and `ShearY` move each row or column 0.03 m pixels further than the previous one.
-            `TranslateX` and `TranslateY` move by 10 m pixels, to the left and up. `Color`, `Contrast`, `Brightness` and
-            `Sharpness` have the factor 0.18 m + 0.1; a factor of 1 leaves the image unchanged. `Posterize` keeps
-            `int(0.4 m)` bits. `Solarize` inverts values from `int(25.6 m) % 256` on. `SolarizeAdd` adds `int(11 m)` to
-            values below 128. `Cutout` greys a square of `2 int(4 m)` pixels a side.
-        negate: Whether to move or turn in the opposite direction; only for `SIGNED_OPERATIONS`.
-        center: `(row, column)` of the square's centre inside the image; required by `Cutout`, and only for it.
-
-    Returns:
-        uint8 of the same shape, a new array. `Sharpness` returns images with a side under 3 pixels unchanged.
+        scale: Smallest and largest size, relative to the size at which the picture fits into the crop.
+        jitter: Whether to change brightness (times 0.875 to 1.125), contrast and saturation (times 0.5 to 1.5) and hue
+            (up to a twentieth of the circle), each in half of the pictures.
+        flip: Whether to mirror half of the pictures, left to right.
 
     Raises:
-        TypeError: if the image is not a uint8 array, the magnitude is not a number, or `center` is not of integers.
-        ValueError: if the name is unknown, or the shape or the magnitude is out of its range; if `negate` or `center`
-            is given for an operation that does not use it, or `Cutout` gets no centre inside the image.
+        TypeError, ValueError: if a field is out of its range.
 
     Examples:
-        >>> bool((data.randaugment_operation(pixels[0], "Invert", 15) == 255 - pixels[0]).all())
+        >>> data.SegmentAugmentation(scale=(0.5, 2.0), jitter=True).flip
         True
     """
-    _check_image(image)
-    if not isinstance(name, str) or name not in OPERATIONS:
-        raise ValueError(f"name must be one of {list(OPERATIONS)}, but {name!r} was given.")
-    if not isinstance(magnitude, numbers.Real) or isinstance(magnitude, bool):
-        raise TypeError(f"magnitude must be a number in 0..30, but {magnitude!r} was given.")
-    if not 0 <= magnitude <= MAX_MAGNITUDE:
-        raise ValueError(f"magnitude must be in 0..30, but {magnitude!r} was given.")
-    level = float(magnitude) / 10
-    if negate and name not in SIGNED_OPERATIONS:
-        raise ValueError(f"negate=True needs one of {list(SIGNED_OPERATIONS)}, but the operation is {name!r}.")
-    if center is not None and name != "Cutout":
-        raise ValueError(f"center is for 'Cutout' only, but center={center!r} was given for {name!r}.")
-    image = np.ascontiguousarray(image)
-    if name == "Cutout":
-        return _cutout(image, level, center)
-    return _FUNCTIONS[name](image, -level if negate else level)
+
+    scale: Annotated[tuple[float, float], Limits()] = (0.1, 2.0)
+    jitter: bool = False
+    flip: bool = True
+
+    targets: ClassVar[tuple[str, ...]] = ("segments",)
+    transform: ClassVar[type[Transform]] = SegmentTransform
+
+    def draw(self, size: tuple[int, int], image_size: tuple[int, int], rng: np.random.Generator) -> dict[str, Any]:
+        """Returns random keyword arguments for `augment_masks`, as a dict.
+
+        `size` is the picture's (height, width). `image_size` is the crop's, whose position is uniform.
+        """
+        colour = self._colours(rng) if self.jitter else []
+        flip = self.flip and rng.random() < 0.5
+        factor = rng.uniform(*self.scale) * min(image_size[0] / size[0], image_size[1] / size[1])
+        new = max(1, int(size[0] * factor)), max(1, int(size[1] * factor))
+        top, left = (int(rng.integers(max(side - crop, 0) + 1)) for side, crop in zip(new, image_size, strict=True))
+        return {"size": new, "flip": flip, "top": top, "left": left, "colour": colour}
+
+    def _colours(self, rng: np.random.Generator) -> list[tuple[str, float]]:
+        """Returns changes of colours and their amounts, in the order of their use, each in half of all cases."""
+        ranges = {"brightness": (1 - 32 / 255, 1 + 32 / 255), "contrast": (0.5, 1.5), "saturation": (0.5, 1.5)}
+        ranges["hue"] = (-0.05, 0.05)
+        contrast_last = rng.random() < 0.5
+        order = ("brightness", "saturation", "hue", "contrast") if contrast_last else CHANGES
+        return [(name, float(rng.uniform(*ranges[name]))) for name in order if rng.random() < 0.5]
 
 
-def _check_image(image: np.ndarray) -> None:
-    """Raises TypeError unless it is a uint8 array, ValueError unless it is `(height, width, 3)` with pixels."""
-    expected = "image must be a uint8 array (height, width, 3) with values 0..255"
-    if not isinstance(image, np.ndarray) or image.dtype != np.uint8:
-        raise TypeError(f"{expected}, but {getattr(image, 'dtype', type(image).__name__)} was given.")
-    if image.ndim != 3 or image.shape[2] != 3 or not image.size:
-        raise ValueError(f"{expected}, but its shape is {image.shape}.")
+PLAIN_SEGMENTS = SegmentAugmentation((1.0, 1.0), flip=False)
 
 
-# Operations: functions of the image and the level, which is a tenth of the magnitude.
+def augment_masks(
+    picture: np.ndarray,
+    targets: Mapping[str, Any],
+    image_size: ImageSize,
+    *,
+    size: tuple[int, int],
+    flip: bool = False,
+    top: int = 0,
+    left: int = 0,
+    colour: Sequence[tuple[str, float]] = (),
+) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Applies the changes that `SegmentAugmentation.draw` returned to a picture and its masks.
+
+    Args:
+        picture: uint8 `(height, width, 3)`.
+        targets: `masks` `(T, height, width)`, `labels` `(T,)`, and optionally `crowd` `(T,)`. Crowds are dropped.
+        image_size: Height and width of the crop.
+        size: Height and width that the picture is resized to.
+        flip: Whether to mirror the picture, left to right.
+        top: First row of the crop in the resized picture.
+        left: First column of the crop in the resized picture.
+        colour: Pairs of `"brightness"`, `"contrast"` or `"saturation"` and a factor, or of `"hue"` and a share of the
+            circle of colours, in the order in which they are applied.
+
+    Returns:
+        `(picture, targets)`: uint8 `(*image_size, 3)`, and a dict of boolean `masks` and int32 `labels` of the segments
+        that have a pixel in the crop.
+
+    Raises:
+        ValueError: if `colour` has an unknown name, a size is not positive, `top` or `left` is negative, or the masks
+            are not as large as the picture.
+        TypeError: if a size is not an integer or pair, or the picture is not uint8.
+        KeyError: if the targets lack masks or labels.
+
+    Examples:
+        >>> target = {"masks": np.ones((1, 4, 4), bool), "labels": np.array([1])}
+        >>> picture, target = data.augment_masks(np.zeros((4, 4, 3), "uint8"), target, 8, size=(6, 6))
+        >>> picture.shape, int(target["masks"].sum())
+        ((8, 8, 3), 36)
+    """
+    crop, size = pair("image_size", image_size), pair("size", size)
+    top, left = whole_number("top", top, 0), whole_number("left", left, 0)
+    masks, labels = np.asarray(targets["masks"], bool), np.asarray(targets["labels"])
+    if picture.dtype != np.uint8:
+        raise TypeError(f"picture must be uint8 (height, width, 3), but its dtype is {picture.dtype}.")
+    if masks.shape[1:] != picture.shape[:2]:
+        raise ValueError(f"masks must have the picture's size, {picture.shape[:2]}, but their shape is {masks.shape}.")
+    if "crowd" in targets:
+        single = ~np.asarray(targets["crowd"], bool)
+        masks, labels = masks[single], labels[single]
+    for name, factor in colour:
+        picture = adjusted(picture, name, factor)
+    if flip:
+        picture, masks = picture[:, ::-1], masks[:, :, ::-1]
+    old = picture.shape[:2]
+    picture = torchvision_resized(picture, size, "bilinear_antialias")
+    places = [np.arange(new) * before // new for before, new in zip(old, size, strict=True)]
+    rows, columns = places[0][top : top + crop[0]], places[1][left : left + crop[1]]
+    below, beside = crop[0] - len(rows), crop[1] - len(columns)
+    picture = picture[top : top + crop[0], left : left + crop[1]]
+    masks = masks[:, rows[:, None], columns]
+    picture = np.pad(picture, ((0, below), (0, beside), (0, 0)))
+    masks = np.pad(masks, ((0, 0), (0, below), (0, beside)))
+    left_over = masks.any((1, 2))
+    return picture, {"masks": masks[left_over], "labels": labels[left_over].astype("int32")}
 
 
-def _autocontrast(image: np.ndarray, level: float) -> np.ndarray:
-    """Returns each channel stretched, so that its least value becomes 0 and its largest 255; `level` is not used."""
-    rows = image.reshape(len(image), -1)  # Whole rows first: loops over the three values of a pixel are slow.
-    lowest = rows.min(axis=0).reshape(-1, 3).min(axis=0).astype("float32")
-    highest = rows.max(axis=0).reshape(-1, 3).max(axis=0).astype("float32")
-    tables = [_VALUES] * 3
-    for channel in np.flatnonzero(lowest < highest):
-        scale = np.float32(255) / (highest[channel] - lowest[channel])
-        tables[channel] = _cut_off(_VALUES * scale + -lowest[channel] * scale)
-    return _map_channels(image, tables)
-
-
-def _equalize(image: np.ndarray, level: float) -> np.ndarray:
-    """Returns an image with the values of each channel about equally frequent; `level` is not used."""
-    tables = [_VALUES] * 3
-    for channel in range(3):
-        counts = np.bincount(np.ravel(image[..., channel]), minlength=256)
-        step = (counts.sum() - counts[counts.nonzero()[0][-1]]) // 255
-        if step:
-            below = np.cumsum(counts) - counts  # how many pixels are darker than each value
-            tables[channel] = np.minimum((below + step // 2) // step, 255)
-            tables[channel][0] = 0
-    return _map_channels(image, tables)
-
-
-def _posterize(image: np.ndarray, level: float) -> np.ndarray:
-    """Returns an image of which each value keeps its first `int(4 level)` bits; one bit for less than 1 or above 8."""
-    # A uint8 is shifted by a uint8: 8 - bits wraps around below 0, and a shift by more than 7 is one by 7.
-    shift = min((8 - int(level * 4)) % 256, 7)
-    return image & np.uint8(256 - (1 << shift))
-
-
-def _solarize(image: np.ndarray, level: float) -> np.ndarray:
-    """Returns an image whose values from `int(256 level)` modulo 256 on are inverted."""
-    threshold = int(level * 256) % 256
-    return _map(image, np.where(_VALUES < threshold, _VALUES, 255 - _VALUES))
-
-
-def _color(image: np.ndarray, level: float) -> np.ndarray:
-    """Returns the image mixed with its grey version, or more colourful beyond level 0.5."""
-    channels = [image[..., channel].astype("float32") for channel in range(3)]
-    # TensorFlow's rgb_to_grayscale: to 0..1, weighted, back to 0..255 with a factor of 255.5, cut off.
-    red, green, blue = (
-        channel * np.float32(1 / 255) * np.float32(weight)
-        for channel, weight in zip(channels, (0.2989, 0.5870, 0.1140), strict=True)
-    )
-    grey = np.trunc((red + green + blue) * np.float32(255.5))
-    return np.stack([_blend(grey, channel, level) for channel in channels], axis=-1)
-
-
-def _contrast(image: np.ndarray, level: float) -> np.ndarray:
-    """Returns the image mixed with one grey, or with more contrast beyond level 0.5; the grey depends on its size."""
-    # The original adds up the histogram's 256 counts, not the values, and divides by 256.
-    constant = min(image.shape[0] * image.shape[1] // 256, 255)
-    return _map(image, _blend(np.float32(constant), _VALUES, level))
-
-
-def _sharpness(image: np.ndarray, level: float) -> np.ndarray:
-    """Returns the image with its inner pixels mixed with smooth ones, or sharper beyond level 0.5."""
-    smooth = image.copy()
-    if min(image.shape[:2]) < 3:
-        return smooth
-    smooth[1:-1, 1:-1] = _smooth(image)
-    return _blend(smooth.astype("float32"), image.astype("float32"), level)
-
-
-def _smooth(image: np.ndarray) -> np.ndarray:
-    """Returns the inner pixels `(height - 2, width - 2, 3)`, smoothed and cut off to integers, as uint16."""
-    height, width, _ = image.shape
-    values = image.astype("uint16")
-    windows = [values[y : y + height - 2, x : x + width - 2] for y in range(3) for x in range(3)]
-    sums = 4 * windows[4]
-    for window in windows:
-        sums += window
-    quotients = sums // 13
-    # A sum that 13 divides lies just at a whole number, and the original's rounding decides on which side: nine fused
-    # multiply-adds, row by row, which round once. In float64 the product of a uint8 and a float32 and its sum with a
-    # float32 are exact, so rounding that sum to float32 has the same result.
-    ambiguous = np.nonzero((quotients * 13 == sums) & (sums > 0))
-    weights = np.array([1, 1, 1, 1, 5, 1, 1, 1, 1], "float32") / np.float32(13)
-    total = np.zeros(len(ambiguous[0]), "float32")
-    for window, weight in zip(windows, weights.astype("float64"), strict=True):
-        total = (window[ambiguous] * weight + total).astype("float32")
-    quotients[ambiguous] = total
-    return quotients
-
-
-def _blend(degenerate: np.ndarray | np.float32, image: np.ndarray, level: float) -> np.ndarray:
-    """Returns `degenerate + (0.1 + 1.8 level) (image - degenerate)`, cut off to uint8: the image at level 0.5."""
-    mixed = image - degenerate
-    mixed *= np.float32(level * 1.8 + 0.1)
-    mixed += degenerate
-    return _cut_off(mixed)
-
-
-def _cut_off(values: np.ndarray) -> np.ndarray:
-    """Returns float values clipped to 0..255, in place, and rounded towards zero: a new uint8 array."""
-    return np.clip(values, 0, 255, out=values).astype("uint8")
-
-
-def _map(image: np.ndarray, table: np.ndarray) -> np.ndarray:
-    """Returns a new image of which each value is replaced by its entry in a table of 256."""
-    # bytearray.translate is several times faster than indexing with an array of bytes.
-    mapped = bytearray(image).translate(table.astype("uint8").tobytes())
-    return np.frombuffer(mapped, "uint8").reshape(image.shape)
-
-
-def _map_channels(image: np.ndarray, tables: list[np.ndarray]) -> np.ndarray:
-    """Returns a new image of which each value is replaced by its entry in the table of its channel."""
-    channels = (np.ascontiguousarray(image[..., number]) for number in range(3))
-    return np.stack([_map(channel, table) for channel, table in zip(channels, tables, strict=True)], axis=-1)
-
-
-def _rotate(image: np.ndarray, level: float) -> np.ndarray:
-    """Returns the image turned anticlockwise around its middle by 30 degrees times the level, grey outside."""
-    angle = level * 30.0 * (math.pi / 180.0)
-    cos, sin = math.cos(angle), math.sin(angle)
-    bottom, right = image.shape[0] - 1, image.shape[1] - 1
-    x = (right - (cos * right - sin * bottom)) / 2
-    y = (bottom - (sin * right + cos * bottom)) / 2
-    return _move(image, cos, -sin, x, sin, cos, y)
-
-
-def _move(image: np.ndarray, *matrix: float) -> np.ndarray:
-    """Returns a moved image: at (column, row) the pixel nearest to (a column + b row + c, d column + e row + f)."""
-    pixels = np.full((image.shape[0] * image.shape[1] + 1, 3), _GREY, "uint8")
-    pixels[:-1] = image.reshape(-1, 3)
-    return pixels.take(_nearest(matrix, *image.shape[:2]), axis=0)
-
-
-@functools.lru_cache(maxsize=16)  # In training there are ten: of each operation, both signs.
-def _nearest(matrix: tuple[float, ...], height: int, width: int) -> np.ndarray:
-    """Returns the number of the pixel that each pixel of a moved image shows, `(height, width)`, counted row by row."""
-    a, b, c, d, e, f = np.array(matrix, "float32")
-    columns = np.arange(width, dtype="float32")
-    rows = np.arange(height, dtype="float32")[:, None]
-    x, outside_x = _round(a * columns + b * rows + c, width)
-    y, outside_y = _round(d * columns + e * rows + f, height)
-    return np.where(outside_x | outside_y, height * width, y * width + x)
-
-
-def _round(points: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the nearest integers of points from -0.5 on, halves upwards, and which points lie outside 0..size - 1."""
-    whole = points.astype("int32")
-    whole += points - whole >= 0.5
-    return whole, (points <= -0.5) | (whole >= size)
-
-
-def _cutout(image: np.ndarray, level: float, center: tuple[int, int] | None) -> np.ndarray:
-    """Returns a copy of an image with a grey square of `2 int(40 level)` pixels a side around a pixel (row, column)."""
-    height, width, _ = image.shape
-    if center is None:
-        raise ValueError("Cutout needs the centre of its square. Pass center=(row, column).")
-    row, column = map(operator.index, center)
-    if not (0 <= row < height and 0 <= column < width):
-        raise ValueError(f"center must be a pixel of the image of {height} x {width}, but {center} lies outside.")
-    half = int(level * 40)
-    result = image.copy()
-    result[max(0, row - half) : row + half, max(0, column - half) : column + half] = _GREY
-    return result
-
-
-# Functions of the image and the level, in the order in which the original numbers them.
-_FUNCTIONS: dict[str, Callable[..., np.ndarray]] = {
-    "AutoContrast": _autocontrast,
-    "Equalize": _equalize,
-    "Invert": lambda image, level: 255 - image,
-    "Rotate": _rotate,
-    "Posterize": _posterize,
-    "Solarize": _solarize,
-    "Color": _color,
-    "Contrast": _contrast,
-    "Brightness": lambda image, level: _map(image, _blend(np.float32(0), _VALUES, level)),
-    "Sharpness": _sharpness,
-    "ShearX": lambda image, level: _move(image, 1, level * 0.3, 0, 0, 1, 0),
-    "ShearY": lambda image, level: _move(image, 1, 0, 0, level * 0.3, 1, 0),
-    "TranslateX": lambda image, level: _move(image, 1, 0, level * 100.0, 0, 1, 0),
-    "TranslateY": lambda image, level: _move(image, 1, 0, 0, 0, 1, level * 100.0),
-    "Cutout": _cutout,
-    "SolarizeAdd": lambda image, level: _map(
-        image, np.where(_VALUES < 128, np.minimum(_VALUES + int(level * 110), 255), _VALUES)
-    ),
-}
-OPERATIONS = tuple(_FUNCTIONS)
+def adjusted(picture: np.ndarray, name: str, factor: float) -> np.ndarray:
+    """A new uint8 picture `(height, width, 3)` with other colours, as torchvision's `functional.adjust_{name}`."""
+    check_choice("colour", name, CHANGES)
+    values = picture.astype("float64")
+    if name == "hue":
+        # torchvision makes bytes of fractions by 255.999.
+        return (recoloured(values / 255, 1.0, factor) * 255.999).clip(0, 255).astype("uint8")
+    other: Any = 0.0
+    if name == "contrast":
+        other = np.floor(values @ _GREY_SHARES).mean()
+    elif name == "saturation":
+        other = np.floor(values @ _GREY_SHARES)[..., None]
+    return (factor * values + (1 - factor) * other).clip(0, 255).astype("uint8")

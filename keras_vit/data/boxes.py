@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
-from keras_vit._arguments import Source, check_class_names, did_you_mean, listing, printable, to_numpy
+from keras_vit._arguments import Source, check_class_names, listing, printable, to_numpy
 from keras_vit._files import expanded_path
 from keras_vit._options import OneOf, Part, Share
 from keras_vit.data.augmentation import IMAGE, Draw, PictureAugmentation, Transform, inception_box
@@ -17,7 +17,7 @@ from keras_vit.data.coco import box_targets, pictures_by_name, read_annotation
 from keras_vit.data.examples import is_pipeline, pick_split, split_of
 from keras_vit.data.masks import names_beside
 from keras_vit.data.segments import AnnotatedPictures, Targets, from_pipeline, in_memory, labels_of, opened
-from keras_vit.data.tables import Cells, read_columns, splits_of
+from keras_vit.data.tables import Cells, check_columns, read_columns, splits_of
 from keras_vit.preprocessing.windows import DETECTOR_PICTURES, detector_pixels
 
 # What tables call left, top, right and bottom.
@@ -204,10 +204,7 @@ def _table(source: Any, names: Sequence[str] | None, file: str, label: str) -> B
     """Returns the pictures of a table with a row for each box."""
     columns, where, first, home = read_columns(source)
     sides = next((of for of in _COLUMNS if {*of} <= {*columns}), _COLUMNS[0])
-    for name in (file, label, *sides):
-        if name not in columns:
-            hint = did_you_mean(str(name), {str(known).lower(): str(known) for known in columns})
-            raise ValueError(f"{where} has no column {name!r}, only {listing(list(columns), 20)}.{hint}")
+    check_columns(columns, (file, label, *sides), where)
     rows = [f"{where}, row {first + i}" for i in range(len(columns[file]))]
     cells = Cells(columns, rows)
     labels = [cells.names(label, i, "multilabel", None) for i in range(len(rows))]

@@ -156,7 +156,10 @@ def reader(channels: int) -> Callable[[Any], np.ndarray]:
 
 # Pipelines of other libraries
 
-IMAGES, LABELS = ("image", "images", "pixel_values"), ("label", "labels")  # names in dicts
+IMAGES = ("image", "images", "pixel_values")  # what dicts call the pictures
+TARGET_KEYS = {"mask": ("mask", "masks", "segmentation_mask", "labels", "label")}  # and their targets
+TARGET_KEYS |= dict.fromkeys(("segments", "boxes"), ("target", "targets"))
+TARGET_PARTS = ("masks", "boxes", "labels", "crowd")  # of dicts that are targets themselves
 
 
 def is_py_dataset(source: Any) -> bool:
@@ -186,22 +189,34 @@ def one_pass(source: Any) -> Iterator[Any]:
         yield from source
 
 
-def image_pair(element: Any, keys: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the images, and the labels or masks, of what a pipeline yields: a pair, or a dict."""
+def pair_of(element: Any, target: str) -> tuple[np.ndarray, Any]:
+    """Returns the images of what a pipeline yields, and their labels, masks or other targets: of a pair, or a dict."""
+    keys, are_parts = TARGET_KEYS.get(target, ("label", "labels")), target in ("segments", "boxes")
     if isinstance(element, Mapping):
-        images, labels = (next((element[k] for k in names if k in element), None) for names in (IMAGES, keys))
-        if images is None or labels is None:
+        images, targets = (next((element[k] for k in names if k in element), None) for names in (IMAGES, keys))
+        if targets is None and are_parts:
+            targets = {key: element[key] for key in TARGET_PARTS if key in element} or None
+        if images is None or (targets is None and target != NO_TARGET):
             raise ValueError(
                 f"The dicts of a pipeline must have the keys 'image' and {keys[0]!r}, but they have {sorted(element)}."
             )
     elif isinstance(element, (tuple, list)) and len(element) == 2:
-        images, labels = element
+        images, targets = element
+    elif target == NO_TARGET:
+        images, targets = element, None
     else:
         raise ValueError(
             f"The pipeline must yield (images, {keys[0]}s), or a dict with 'image' and {keys[0]!r}, but it yields a "
             f"{type(element).__name__}."
         )
-    return to_numpy(images), to_numpy(labels)
+    images = to_numpy(images)
+    if target == NO_TARGET:
+        return images, np.zeros(len(images) if images.ndim == 4 else (), "int64")
+    if not are_parts:
+        return images, to_numpy(targets)
+    if isinstance(targets, Mapping) and images.ndim == 4:  # joined by the library
+        targets = [{key: values[i] for key, values in targets.items()} for i in range(len(images))]
+    return images, targets if isinstance(targets, (Mapping, list, tuple)) else list(to_numpy(targets))
 
 
 def extremes(image: np.ndarray) -> np.ndarray:
@@ -378,11 +393,6 @@ class Reading:
         """Whether images that cannot be read are left out, and not an error."""
         return self.on_bad_image == "skip"
 
-    @property
-    def looks(self) -> bool:
-        """Whether files are looked at before the first batch; those of other channels than three are not."""
-        return self.check != "none" and self.channels == 3
-
 
 # How often a stream has them
 
@@ -558,8 +568,18 @@ def good_files(
     """Returns the positions of the image files that can be read, those that cannot, and those that become RGB."""
     faults: dict[int, str] = {}
     converted: list[BadImage] = []
-    if reading.looks:
-        faults, converted = _check_files(paths, reading.check == "decode")
+    if reading.check == "none" or reading.channels != 3:  # files of other channels than three are not looked at
+        return list(range(len(paths))), [], []
+    decode, shown = reading.check == "decode", len(paths) >= PROGRESS_FROM
+    with (
+        ThreadPoolExecutor(min(32, 2 * (os.cpu_count() or 1))) as pool,
+        ProgressBar("Decoding pictures" if decode else "Checking pictures", len(paths), shown=shown) as bar,
+    ):
+        for i, (fault, mode) in enumerate(bar.track(pool.map(lambda path: _check_file(path, decode), paths))):
+            if fault:
+                faults[i] = fault
+            elif mode != "RGB":
+                converted.append(BadImage(str(paths[i]), f"it has the mode {mode}; load_image converts it to RGB"))
     if faults and not reading.skip:
         i, fault = next(iter(faults.items()))
         folders = sorted({paths[i].parent.name for i in faults})
@@ -605,23 +625,6 @@ def _image_files(folder: Path, others: list[str], above: tuple[str, ...]) -> lis
         else:
             others.append(entry.path)
     return images
-
-
-def _check_files(paths: Sequence[Path], decode: bool) -> tuple[dict[int, str], list[BadImage]]:
-    """Why image files cannot be read, by the positions of those that cannot; and the images that are not RGB."""
-    faults: dict[int, str] = {}
-    converted: list[BadImage] = []
-    text, shown = "Decoding pictures" if decode else "Checking pictures", len(paths) >= PROGRESS_FROM
-    with (
-        ThreadPoolExecutor(min(32, 2 * (os.cpu_count() or 1))) as pool,
-        ProgressBar(text, len(paths), shown=shown) as bar,
-    ):
-        for i, (fault, mode) in enumerate(bar.track(pool.map(lambda path: _check_file(path, decode), paths))):
-            if fault:
-                faults[i] = fault
-            elif mode != "RGB":
-                converted.append(BadImage(str(paths[i]), f"it has the mode {mode}; load_image converts it to RGB"))
-    return faults, converted
 
 
 def _check_file(path: Path, decode: bool) -> tuple[str | None, str]:

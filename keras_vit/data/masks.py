@@ -26,7 +26,6 @@ from keras_vit.data.examples import (
     Reading,
     check_scale,
     image_files,
-    image_pair,
     is_pipeline,
     match_labels,
     pick_split,
@@ -39,7 +38,6 @@ from keras_vit.preprocessing import check_pixels
 
 IMAGES, MASKS = "images", ("masks", "annotations", "labels")  # what the two folders of a data set are called
 CLASSES = "classes.txt"  # beside them: a name on each line, in the order of the numbers
-MASK_KEYS = ("mask", "masks", "segmentation_mask", "labels", "label")  # of a dict that a pipeline yields
 MODES = ("1", "L", "P", "I", "I;16")  # Pillow's, of one number a pixel
 
 
@@ -105,20 +103,12 @@ class MaskedImages:
             numbers = tuple(numbers[number] for number in self.numbers)
         return dataclasses.replace(self, classes=len(names), class_names=tuple(names), numbers=numbers)
 
-    def pair(self, element: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the pictures and the masks of an element of a pipeline as arrays; ValueError for other elements."""
-        return image_pair(element, MASK_KEYS)
-
-    def check_batch(self, masks: Any, images: np.ndarray, where: str) -> np.ndarray:
-        """Returns the masks of a batch, checked and converted by `checked`."""
-        return self.checked(masks, images.shape[:-1], where)
-
     def annotated(self, note: Any, pixels: np.ndarray, name: str) -> np.ndarray:
         """Returns the mask of a picture by `checked`; `note` is the mask, or the path of its file."""
         return self.checked(read_mask(note) if isinstance(note, Path) else note, pixels.shape[:2], name)
 
     def checked(self, mask: Any, size: tuple[int, ...], name: str) -> np.ndarray:
-        """Returns a mask, or a batch of masks, as int32 class numbers and `ignore`.
+        """Returns a mask as int32 class numbers and `ignore`.
 
         Raises ValueError, which has `name`, if its shape is not `size`, or it holds values that are not classes.
         """

@@ -27,7 +27,17 @@ from keras_vit._arguments import (
 )
 from keras_vit._files import expanded_path, fingerprint
 from keras_vit._options import check_shard
-from keras_vit.data.augmentation import HOLDOUT, ORDER, Augmentation, ImageTransform, Transform
+from keras_vit.data.augmentation import (
+    HOLDOUT,
+    ORDER,
+    PLAIN,
+    PLAIN_SEGMENTS,
+    Augmentation,
+    ImageTransform,
+    MaskAugmentation,
+    SegmentAugmentation,
+    Transform,
+)
 from keras_vit.data.boxes import PLAIN_BOXES, BoxAugmentation
 from keras_vit.data.examples import (
     DENSE,
@@ -42,7 +52,6 @@ from keras_vit.data.examples import (
     ReadingOptions,
     check_labels,
     check_order,
-    count_steps,
     extremes,
     groups_of,
     image_files,
@@ -56,7 +65,6 @@ from keras_vit.data.examples import (
     visible,
     with_channels,
 )
-from keras_vit.data.mask_augmentation import PLAIN, PLAIN_SEGMENTS, MaskAugmentation, SegmentAugmentation
 from keras_vit.data.pipelines import Labels, PipelineStream
 from keras_vit.data.streams import ExampleStream, ImageStream
 from keras_vit.data.views import ViewAugmentation
@@ -250,13 +258,12 @@ def _transform(
         return Transform(size, None, seed, channels)
     if not shuffle:
         return ImageTransform(size, None, seed, channels, resize)
+    plain = {"mask": PLAIN, "segments": PLAIN_SEGMENTS, "boxes": PLAIN_BOXES}
+    plain = plain.get(kind, Augmentation(crop="resize", flip=False))
     if augmentation is None:
-        plain = {"mask": PLAIN if channels == 3 else dataclasses.replace(PLAIN, fill=0.0)}
-        plain |= {"segments": PLAIN_SEGMENTS, "boxes": PLAIN_BOXES}
-        augmentation = plain.get(kind, Augmentation(crop="resize", flip=False))
+        augmentation = plain if kind != "mask" or channels == 3 else dataclasses.replace(plain, fill=0.0)
     if kind not in getattr(augmentation, "targets", ()):
-        known = {"mask": "MaskAugmentation", "segments": "SegmentAugmentation", "boxes": "BoxAugmentation"}
-        wanted = f"data.{known.get(kind, 'Augmentation')}"
+        wanted = f"data.{type(plain).__name__}"
         rows = "detection" if kind == "boxes" else "segmentation"
         hint = f" Use a recipe {rows}/..., or recipe.replace(augmentation={wanted}())." if kind in DENSE else ""
         raise TypeError(
@@ -431,28 +438,14 @@ def _class_files(folder: Path) -> tuple[dict[str, list[Path]], list[str]]:
 # Arrays and data sets of tensorflow-datasets
 
 
-class Slices:
-    """Arrays of what a model takes, and their labels, as a pipeline of batches."""
-
-    def __init__(self, images: Any, labels: Any, batch_size: int) -> None:
-        self._images, self._labels, self._batch_size = to_numpy(images), to_numpy(labels), batch_size
-        shapes = self._images.shape, self._labels.shape
-        if self._images.ndim < 2 or self._labels.ndim < 1 or len(self._images) != len(self._labels):
-            raise ValueError(f"Images and labels must be equally long batches, but have {shapes[0]} and {shapes[1]}.")
-
-    def __len__(self) -> int:
-        return count_steps(len(self._images), self._batch_size, training=False)
-
-    def __iter__(self) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-        for start in range(0, len(self._images), self._batch_size):
-            rows = slice(start, start + self._batch_size)
-            yield self._images[rows], self._labels[rows]
-
-
 def inputs_of(source: Any, batch_size: int) -> Any:
-    """Returns a pipeline of what a model takes: arrays `(images, labels)` in slices, other iterables as given."""
+    """Returns a pipeline of what a model takes: arrays `(images, labels)` in batches, other iterables as given."""
     if isinstance(source, tuple) and len(source) == 2:
-        return Slices(*source, batch_size)
+        images, labels = map(to_numpy, source)
+        if images.ndim < 2 or labels.ndim < 1 or len(images) != len(labels):
+            shapes = f"{images.shape} and {labels.shape}"
+            raise ValueError(f"Images and labels must be equally long batches, but have {shapes}.")
+        return [(images[i : i + batch_size], labels[i : i + batch_size]) for i in range(0, len(images), batch_size)]
     if isinstance(source, (str, os.PathLike, Mapping, tuple, np.ndarray)) or not hasattr(source, "__iter__"):
         raise TypeError(
             "With image_size=None, data must be (images, labels) or an iterable of such batches, but "

@@ -6,28 +6,25 @@ made. A pipeline only goes forward. To resume at step 1,000, its first 1,000 bat
 those of the first run if it always yields the same.
 """
 
-import dataclasses
-from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_vit._arguments import SKIP, to_numpy, warn_caller
+from keras_vit._arguments import SKIP, warn_caller
 from keras_vit._processes import share
 from keras_vit.data.augmentation import MIXUP, ImageTransform, Transform, draws, mixed, resize_for_evaluation
 from keras_vit.data.examples import (
     DENSE,
-    IMAGES,
-    LABELS,
     NO_TARGET,
     BadImage,
     Reading,
     check_labels,
     count_steps,
     extremes,
-    image_pair,
     is_py_dataset,
     one_pass,
+    pair_of,
 )
 from keras_vit.data.streams import EndOfData, ImageStream, one_hot
 from keras_vit.preprocessing import check_pixels
@@ -36,31 +33,13 @@ TOO_MANY = 100  # bad batches or examples, one after another, end it
 SEVERAL = 4  # images, over which it is judged whether they are scaled already
 
 
-@dataclasses.dataclass(frozen=True)
-class Labels:
-    """What the labels of a pipeline are, and their check; masks and segments have the like."""
+class Labels(NamedTuple):
+    """What the labels of a pipeline are, as opened masks, segments and boxes say it of themselves."""
 
     target: str
     classes: int | None
     class_names: list[str] | None
-    task: ClassVar[str] = ""
-
-    def pair(self, element: Any) -> tuple[np.ndarray, Any]:
-        """Returns the images, and their labels, of what a pipeline yields."""
-        if self.target != NO_TARGET:
-            return image_pair(element, LABELS)
-        if isinstance(element, Mapping):
-            element = next((element[key] for key in IMAGES if key in element), None), None
-        images = to_numpy(element[0] if isinstance(element, (tuple, list)) and len(element) == 2 else element)
-        return images, np.zeros(len(images) if images.ndim == 4 else (), "int64")
-
-    def check_batch(self, labels: Any, images: np.ndarray, where: str) -> np.ndarray:
-        """Returns labels as `check_labels` does; ValueError unless there are as many as images."""
-        labels = to_numpy(labels)
-        if not images.ndim or not labels.ndim or len(images) != len(labels):
-            counts = [len(of) if of.ndim else "one" for of in (images, labels)]
-            raise ValueError(f"{where} needs a label for each image, but has {counts[0]} images, {counts[1]} labels.")
-        return check_labels(labels, self.classes, where, target="class" if self.target == NO_TARGET else self.target)[0]
+    task: str = ""
 
 
 class PipelineStream(ImageStream):
@@ -79,7 +58,7 @@ class PipelineStream(ImageStream):
         reading: Reading,
         shard: tuple[int, int],
     ) -> None:
-        """Pulls the first batch, which shows the kind of labels. `kind` is as `Labels`: it checks them."""
+        """Pulls the first batch, which shows the kind of labels. `kind`: `Labels`, or data that checks its targets."""
         self.target, self.task, self.converted = kind.target, kind.task, []
         self.class_names = list(kind.class_names or ()) or None
         self._source, self._kind, self.transform, self._skip, self.shard = source, kind, transform, reading.skip, shard
@@ -168,7 +147,7 @@ class PipelineStream(ImageStream):
         while True:
             number = -1
             for number, element in enumerate(one_pass(self._source)):
-                images, labels = self._kind.pair(element)
+                images, labels = pair_of(element, self.target)
                 self._single = images.ndim == 3 if self.transform is not None else labels.ndim == 0
                 if self._single:
                     images, labels = images[None], [labels]
@@ -198,8 +177,10 @@ class PipelineStream(ImageStream):
         labels: Any = [label for _, labels in parts for label in labels]
         if not self._in_lists:
             images = np.concatenate([images for images, _ in parts])
-        if self.target not in DENSE or (self.target == "mask" and self.endless):
+        if self.target not in DENSE:
             labels = np.concatenate([labels for _, labels in parts])
+        elif self.target == "mask" and self.endless:
+            labels = np.stack(labels)
         return images, labels
 
     def _resized(self, images: np.ndarray) -> np.ndarray:
@@ -235,7 +216,15 @@ class PipelineStream(ImageStream):
                     f"The images of {where} are {given}, but the model takes {wanted}. Resize them in the pipeline, "
                     "for example with keras_vit.preprocessing.resize_images."
                 )
-            return self._kind.check_batch(labels, images, where)
+            counts = [len(of) if getattr(of, "ndim", 1) else "one" for of in (images, labels)]
+            if counts[0] != counts[1]:
+                given = f"has {counts[0]} images, {counts[1]} labels"
+                raise ValueError(f"{where} needs a label for each image, but {given}.")
+            if self.target in DENSE:
+                pairs = zip(images, labels, strict=True)
+                return [self._kind.checked(target, image.shape[:2], where) for image, target in pairs]
+            target = "class" if self.target == NO_TARGET else self.target
+            return check_labels(labels, self._kind.classes, where, target=target)[0]
         except ValueError as error:
             if not self._skip:
                 if self.transform is None:  # evaluation has no option to leave such batches out

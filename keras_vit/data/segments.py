@@ -19,7 +19,6 @@ from keras_vit._files import expanded_path, fingerprint
 from keras_vit._options import option, refuse
 from keras_vit.data.coco import instance_targets, panoptic_targets, pictures_by_name, read_annotation, warn_of_crowds
 from keras_vit.data.examples import (
-    IMAGES,
     SPLITS,
     Examples,
     Reading,
@@ -27,6 +26,7 @@ from keras_vit.data.examples import (
     image_files,
     is_pipeline,
     one_pass,
+    pair_of,
     pick_split,
     split_of,
 )
@@ -128,20 +128,6 @@ class AnnotatedPictures:
             task=chosen.task,
         ).readable(reading)
 
-    def pair(self, element: Any) -> tuple[np.ndarray, Any]:
-        """Returns the pictures and the targets of an element of a pipeline; ValueError for other elements."""
-        return pair_of(element)
-
-    def checked(self, target: Any, size: tuple[int, ...], where: str) -> Targets:
-        """Returns the target of a picture of a pipeline as arrays."""
-        raise NotImplementedError
-
-    def check_batch(self, targets: Any, images: np.ndarray, where: str) -> list[Targets]:
-        """Returns the targets of a batch, each checked by `checked`; ValueError unless each image has one."""
-        if not isinstance(targets, (list, tuple)) or len(targets) != len(images):
-            raise ValueError(f"The targets of {where} must be a list of {len(images)}, one for each of its pictures.")
-        return [self.checked(target, images.shape[1:3], where) for target in targets]
-
 
 def _renumbered(annotate: Any, numbers: np.ndarray, note: Any, pixels: np.ndarray, name: str) -> Targets:
     target = annotate(note, pixels, name)
@@ -190,25 +176,6 @@ class SegmentedImages(AnnotatedPictures):
         if not isinstance(target, Mapping):
             target = mask_targets(self.masks.checked(target, size, where), self.masks.ignore)
         return _checked(target, size, self.classes, where)
-
-
-def pair_of(element: Any) -> tuple[np.ndarray, Any]:
-    """Returns pictures and targets of what a pipeline yields: a pair, or a dict."""
-    if isinstance(element, Mapping):
-        images = next((element[key] for key in IMAGES if key in element), None)
-        targets = element.get("target", element.get("targets"))
-        known = {key: element[key] for key in ("masks", "boxes", "labels", "crowd") if key in element}
-        targets = known if targets is None else targets
-        element = images, targets
-    if not isinstance(element, (tuple, list)) or len(element) != 2 or element[0] is None or not len(element[1]):
-        raise ValueError(
-            "The pipeline must yield (pictures, targets), or a dict with 'image', 'labels', and 'masks' or 'boxes'."
-        )
-    images, targets = to_numpy(element[0]), element[1]
-    is_mapping = isinstance(targets, Mapping)
-    if images.ndim == 4 and is_mapping:  # joined by the library
-        targets = [{key: values[i] for key, values in targets.items()} for i in range(len(images))]
-    return images, targets if is_mapping or isinstance(targets, (list, tuple)) else list(to_numpy(targets))
 
 
 _EXTRA = {"crowd": "bool", "areas": "float64"}  # of targets, for evaluations
@@ -323,7 +290,7 @@ def _yields_targets(source: Any) -> bool:
     is_table = isinstance(source, (MaskedImages, LabelTable, str, os.PathLike, Mapping))
     if is_table or not is_pipeline(source) or hasattr(source, "__next__"):
         return False
-    _, first = pair_of(next(iter(one_pass(source)), ()))
+    _, first = pair_of(next(iter(one_pass(source)), ()), SegmentedImages.target)
     return isinstance(first, Mapping) or isinstance(first[0], Mapping)
 
 
@@ -436,10 +403,10 @@ def _instance_folders(source: Any) -> dict[str, Path]:
 def _instances(folders: dict[str, Path], names: Sequence[str] | None, split: str) -> SegmentedImages:
     """Returns the pictures of a split, with the classes of the training pictures; `"train"` has others as `tests`."""
     train = _instance_folder(pick_split(folders, "train"), names)
-    if split == "train" and len(folders) == 1:
-        return train
-    others = _instance_folder(pick_split(folders, "validation" if split == "train" else split), train.class_names)
-    return dataclasses.replace(train, tests=others) if split == "train" else others
+    if len(folders) > 1:
+        others = pick_split(folders, "validation" if split == "train" else split)
+        train = dataclasses.replace(train, tests=_instance_folder(others, train.class_names))
+    return train if split == "train" else train.tests
 
 
 def _instance_folder(folder: Path, names: Sequence[str] | None) -> SegmentedImages:

@@ -5,7 +5,7 @@ import csv
 import dataclasses
 import decimal
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -169,16 +169,14 @@ def open_table(
         ('multilabel', ('cat', 'young'))
     """
     columns, where, first, home = read_columns(source)
+    home = home if folder is None else Path(folder)
     several, labels = not isinstance(label, str), [label] if isinstance(label, str) else list(label)
     if not labels or len(set(labels)) < len(labels):
         raise ValueError(f"label must be a column or a list of different columns, but {label!r} was given.")
     if separator is not None and (several or separator == ""):
         raise ValueError(f"separator must be text for one column, but {separator!r} was given with label={label!r}.")
     split = split or ("split" if "split" in columns else None)
-    for name in [file, *labels] + ([split] if split else []):
-        if name not in columns:
-            hint = did_you_mean(str(name), {str(known).lower(): str(known) for known in columns})
-            raise ValueError(f"{where} has no column {name!r}, only {listing(list(columns), 20)}.{hint}")
+    check_columns(columns, [file, *labels, *([split] if split else [])], where)
     lists = any(isinstance(cell, (list, tuple, np.ndarray)) for cell in columns[labels[0]])
     has_many = several or separator is not None or lists
     if target is None:
@@ -213,7 +211,6 @@ def open_table(
     alike = _spelled_alike(classes)
     if alike:
         warn_caller(f"The classes {listing(alike)} of {where} differ in spelling only. Rename them if they are equal.")
-    home = home if folder is None else Path(folder)
     table = LabelTable(
         files=[home / cells.text(file, i) for i in count],
         labels=np.asarray(values, "float32"),
@@ -353,6 +350,14 @@ def _check_differ(names: list[Any], where: str) -> None:
     """Raises ValueError, which names the table `where`, if two of its columns have one name."""
     if len(set(names)) < len(names):
         raise ValueError(f"{where} must have different names of columns, but it has {listing(names, 20)}.")
+
+
+def check_columns(columns: Iterable[str], needed: Iterable[str], where: str) -> None:
+    """Raises ValueError, which names the table `where`, for a column that it does not have."""
+    for name in needed:
+        if name not in columns:
+            hint = did_you_mean(str(name), {str(known).lower(): str(known) for known in columns})
+            raise ValueError(f"{where} has no column {name!r}, only {listing(list(columns), 20)}.{hint}")
 
 
 def _text(cell: Any) -> str:

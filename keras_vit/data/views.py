@@ -7,8 +7,7 @@ from typing import Annotated, Any, ClassVar
 import numpy as np
 
 from keras_vit._options import Count, Hue, Limits, Pair, Positive, Share
-from keras_vit.data.augmentation import IMAGE, Draw, PictureAugmentation, Transform
-from keras_vit.data.mask_augmentation import CHANGES, adjusted
+from keras_vit.data.augmentation import CHANGES, IMAGE, Draw, PictureAugmentation, Transform, adjusted
 from keras_vit.interpolation import torchvision_resized
 
 ASPECTS, ATTEMPTS = (3 / 4, 4 / 3), 10  # of torchvision's `RandomResizedCrop`

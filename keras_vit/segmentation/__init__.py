@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from keras_vit.segmentation.metrics import PanopticQualityResult as PanopticQualityResult
     from keras_vit.segmentation.metrics import evaluate as evaluate
     from keras_vit.segmentation.metrics import mean_iou as mean_iou
-    from keras_vit.segmentation.results import Segment as Segment
-    from keras_vit.segmentation.results import Segmentation as Segmentation
-    from keras_vit.segmentation.results import plot as plot
+    from keras_vit.segmentation.segmenting import Segment as Segment
+    from keras_vit.segmentation.segmenting import Segmentation as Segmentation
+    from keras_vit.segmentation.segmenting import plot as plot
     from keras_vit.segmentation.segmenting import segment as segment
 
 __getattr__ = lazy_names(__name__)

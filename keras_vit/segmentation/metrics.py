@@ -16,8 +16,7 @@ from keras_vit._terminal import ClassesResult, Column, ProgressBar, Table, Table
 from keras_vit.data import ImageStream, MaskedImages, open_data, open_masks
 from keras_vit.data.masks import names_beside
 from keras_vit.models import EoMT, LinearSegmenter
-from keras_vit.segmentation.results import Segmentation, check_classes
-from keras_vit.segmentation.segmenting import segment
+from keras_vit.segmentation.segmenting import Segmentation, check_classes, segment
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

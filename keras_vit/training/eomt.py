@@ -25,7 +25,7 @@ from keras_vit.models import EoMT, EoMTConfig, VisionTransformer, weights_by_pat
 from keras_vit.models.changes import copy_state
 from keras_vit.models.dense_config import WITHOUT_TOP
 from keras_vit.segmentation import MeanIoU, PanopticQuality, segment
-from keras_vit.segmentation.results import plot_beside_labels
+from keras_vit.segmentation.segmenting import plot_beside_labels
 from keras_vit.training.distribution import Sharing, check_equal_parts
 from keras_vit.training.mask_classification import MaskClassificationLoss, Targets, pad_targets
 from keras_vit.training.tasks import (

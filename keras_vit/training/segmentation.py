@@ -25,7 +25,7 @@ from keras_vit.models.changes import copy_state
 from keras_vit.models.dense_config import WITHOUT_TOP
 from keras_vit.preprocessing.images import centre_margins
 from keras_vit.segmentation import evaluate, segment
-from keras_vit.segmentation.results import plot_beside_labels
+from keras_vit.segmentation.segmenting import plot_beside_labels
 from keras_vit.training.distribution import check_equal_parts
 from keras_vit.training.recipes import Recipe
 from keras_vit.training.tasks import SHOWN, Given, Learning, Run, Task, as_input, loaded

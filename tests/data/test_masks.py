@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from keras_vit.data import MaskAugmentation, open_data, open_masks
-from keras_vit.data.augmentation import draws
-from keras_vit.data.mask_augmentation import MaskTransform, recoloured
+from keras_vit.data.augmentation import MaskTransform, draws, recoloured
 from keras_vit.data.masks import read_mask
 
 Image = pytest.importorskip("PIL.Image")

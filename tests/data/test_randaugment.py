@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from keras_vit.data import randaugment, randaugment_operation
-from keras_vit.data.augmentation import OPERATIONS, SIGNED_OPERATIONS
+from keras_vit.data.random_operations import OPERATIONS, SIGNED_OPERATIONS
 
 pytestmark = pytest.mark.once
 

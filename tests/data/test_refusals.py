@@ -15,8 +15,8 @@ from keras_vit.data import (
     randaugment,
     randaugment_operation,
 )
-from keras_vit.data.augmentation import OPERATIONS
 from keras_vit.data.examples import check_labels
+from keras_vit.data.random_operations import OPERATIONS
 from tests.data.sources import Iterable
 
 pytestmark = pytest.mark.once

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from keras_vit import segmentation
-from keras_vit.segmentation.results import Segment, Segmentation, _middle, safe_colours
+from keras_vit.segmentation.segmenting import Segment, Segmentation, _middle, safe_colours
 
 pytestmark = pytest.mark.once
 pytest.importorskip("matplotlib")
