@@ -180,11 +180,11 @@ PACKAGES: dict[str, dict[str, str]] = {
     },
     "keras_vit.preprocessing": {
         "keras_vit.preprocessing.applications": (
-            "LABEL_SETS LabelSet decode_predictions imagenet1k_classes imagenet21k_classes label_set preprocess_input "
-            "sample_image"
+            "LABEL_SETS LabelSet decode_predictions imagenet1k_classes imagenet21k_classes label_set naflex_size "
+            "preprocess_input sample_image"
         ),
         "keras_vit.preprocessing.images": (
-            "Pipeline RESIZES resize_and_crop check_mode check_pixels is_file load_image naflex_size resize_images"
+            "Pipeline RESIZES resize_and_crop check_mode check_pixels is_file load_image resize_images"
         ),
         "keras_vit.interpolation": "FILTERS",
     },

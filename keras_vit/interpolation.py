@@ -1,9 +1,13 @@
-"""Resampling by every rule that models and pictures need: along one axis, and pictures as other libraries do it."""
+"""Resampling by every rule that models and pictures need: along one axis, and pictures as other libraries do it.
+
+Maps of overlapping crops are put together some rows at a time: memory depends on the crops, and not on the picture
+times the classes.
+"""
 
 import dataclasses
 import functools
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -339,3 +343,125 @@ def _along(axis: int, images: np.ndarray, matrix: np.ndarray, dtype: str) -> np.
     used = np.flatnonzero(matrix.any(axis=0))
     images = np.take(images, used, axis=axis).astype(dtype, copy=False)
     return np.moveaxis(np.tensordot(matrix[:, used].astype(dtype), images, axes=(1, axis)), 0, axis)
+
+
+# Crops that slide over a picture, and maps that are put together again
+
+# A function `rows(start, stop)` that computes these rows of a map, float32 `(stop - start, width, values)`: whole maps
+# of many values a pixel would not fit into memory.
+Rows = Callable[[int, int], np.ndarray]
+_STRIP = 2**22  # values of a map that are computed at a time
+
+
+class Window(NamedTuple):
+    """A crop of a picture, in pixels."""
+
+    top: int
+    left: int
+    height: int
+    width: int
+
+    def of(self, picture: np.ndarray) -> np.ndarray:
+        """Returns the pixels of a picture `(height, width, ...)` that lie in it, a view."""
+        return picture[self.top : self.top + self.height, self.left : self.left + self.width]
+
+
+def sliding(size: tuple[int, int], crop: tuple[int, int], stride: tuple[int, int]) -> list[Window]:
+    """Returns windows at distances `stride`, row by row, that cover a picture (mmsegmentation)."""
+    sides = tuple(map(min, crop, size))
+    starts = []
+    for length, side, step in zip(size, crop, stride, strict=True):
+        count = max(length - side + step - 1, 0) // step + 1
+        starts.append([max(min(i * step, length - side), 0) for i in range(count)])
+    return [Window(top, left, *sides) for top in starts[0] for left in starts[1]]
+
+
+def spread(size: tuple[int, int], side: int) -> list[Window]:
+    """The least number of square windows of a side that cover a picture whose shorter side is the same (EoMT)."""
+    count = math.ceil(max(size) / side)
+    overlap = (count * side - max(size)) / (count - 1) if count > 1 else 0.0
+    starts = [int(i * (side - overlap)) for i in range(count)]
+    return [Window(*((start, 0) if size[0] > size[1] else (0, start)), side, side) for start in starts]
+
+
+def rows_of(values: np.ndarray) -> Rows:
+    """Returns a function `(start, stop)` that returns these rows of an array `(height, width, values)`."""
+    return lambda start, stop: values[start:stop]
+
+
+def stretched(rows: Rows, old: tuple[int, int], new: tuple[int, int]) -> Rows:
+    """Returns a function `(start, stop)` of the rows of a map after a bilinear resize from size `old` to `new`."""
+    if tuple(old) == tuple(new):
+        return rows
+    # The neighbours of each new place in the old map, and how far it lies from the first one to the second.
+    (top, bottom, down), (left, right, across) = map(_neighbours, old, new)
+    down, across = down[:, None, None], across[:, None]
+
+    def stretched_rows(start: int, stop: int) -> np.ndarray:
+        part, first = slice(start, stop), top[start]
+        needed = rows(first, bottom[stop - 1] + 1)
+        upper, lower = needed[top[part] - first], needed[bottom[part] - first]
+        lines = _between(upper, lower, down[part])
+        return _between(lines[:, left], lines[:, right], across)
+
+    return stretched_rows
+
+
+def largest(rows: Rows, old: tuple[int, int], new: tuple[int, int], values: int) -> np.ndarray:
+    """Returns which of so many values of a map, after `stretched`, is the largest at each place: int32 `(*new)`."""
+    (top, bottom, down), (left, right, across) = map(_neighbours, old, new)
+    found = np.empty(new, "int32")
+    for start, stop in strips((new[0], max(1, old[0] * old[1] // new[0])), values):
+        first = top[start]
+        given = rows(first, bottom[stop - 1] + 1)
+        upper, lower = top[start:stop] - first, bottom[start:stop] - first
+        best = given.argmax(-1)
+        above = best[upper]
+        agree = above == best[lower]
+        agree = agree[:, left] & agree[:, right] & (above[:, left] == above[:, right])
+        found[start:stop] = above[:, left]
+        places = np.argwhere(~agree)
+        for part in np.array_split(places, 1 + len(places) * values // _STRIP):
+            y, x = part.T
+            corners = ((given[upper[y], side], given[lower[y], side]) for side in (left[x], right[x]))
+            near, far = (_between(*pair, down[start + y, None]) for pair in corners)
+            found[start + y, x] = _between(near, far, across[x, None]).argmax(-1)
+    return found
+
+
+def merged(width: int, windows: Sequence[Window], maps: Sequence[Rows]) -> Rows:
+    """Returns a function `(start, stop)` of the rows of the mean of maps in overlapping windows."""
+
+    def merged_rows(start: int, stop: int) -> np.ndarray:
+        total: Any = None
+        count = np.zeros((stop - start, width, 1), "float32")
+        for window, rows in zip(windows, maps, strict=True):
+            first, last = max(start, window.top), min(stop, window.top + window.height)
+            if first < last:
+                values = rows(first - window.top, last - window.top)
+                if total is None:  # only now it is known how many values a place has
+                    total = np.zeros((stop - start, width, values.shape[2]), "float32")
+                place = slice(first - start, last - start), slice(window.left, window.left + window.width)
+                total[place] += values
+                count[place] += 1
+        return np.divide(total, count, out=total)
+
+    return merged_rows
+
+
+def strips(size: tuple[int, int], values: int) -> Iterator[tuple[int, int]]:
+    """Yields first and last row (excluded) of the parts in which a map with so many values a pixel is computed."""
+    step = max(1, _STRIP // (size[1] * values))
+    for start in range(0, size[0], step):
+        yield start, min(start + step, size[0])
+
+
+def _between(first: np.ndarray, second: np.ndarray, share: np.ndarray) -> np.ndarray:
+    """Returns the linear mean of two arrays: `first` where the share is 0, `second` where it is 1."""
+    return first + (second - first) * share
+
+
+def _neighbours(old: int, new: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Returns what `neighbours` does, with float32 shares: the old places before and behind each new one, shares."""
+    first, second, share = neighbours(old, new)
+    return first, second, share.astype("float32")

@@ -26,8 +26,7 @@ from keras_vit.preprocessing import (
     resize_images,
     sample_image,
 )
-from keras_vit.preprocessing.images import read_channels
-from keras_vit.preprocessing.windows import read_picture
+from keras_vit.preprocessing.images import read_channels, read_picture
 
 Image = pytest.importorskip("PIL.Image")
 

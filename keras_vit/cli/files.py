@@ -160,7 +160,7 @@ def inspect(
     check_source(source)
     start_keras()
     from keras_vit.inspection import write_page
-    from keras_vit.preprocessing.windows import read_picture
+    from keras_vit.preprocessing.images import read_picture
     from keras_vit.zoo import load
 
     model = load(source)

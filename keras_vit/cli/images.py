@@ -201,7 +201,7 @@ def _write_maps(
     check_exists(maps.get("head"))
     check_folder(pairs[0][1].parent if len(pairs) == 1 else output)
     start_keras()
-    from keras_vit.preprocessing.windows import read_picture
+    from keras_vit.preprocessing.images import read_picture
 
     model = load()
     data, table = [], Table()

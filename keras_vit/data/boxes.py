@@ -18,7 +18,7 @@ from keras_vit.data.examples import is_pipeline, pick_split, split_of
 from keras_vit.data.masks import names_beside
 from keras_vit.data.segments import AnnotatedPictures, Targets, from_pipeline, in_memory, labels_of, opened
 from keras_vit.data.tables import Cells, check_columns, read_columns, splits_of
-from keras_vit.preprocessing.windows import DETECTOR_PICTURES, detector_pixels
+from keras_vit.preprocessing.images import DETECTOR_PICTURES, detector_pixels
 
 # What tables call left, top, right and bottom.
 _COLUMNS = (("left", "top", "right", "bottom"), ("xmin", "ymin", "xmax", "ymax"), ("x_min", "y_min", "x_max", "y_max"))

@@ -11,7 +11,7 @@ import numpy as np
 from keras_vit._arguments import did_you_mean, listing, printable, require_packages, warn_caller
 from keras_vit.data.examples import image_files
 from keras_vit.data.masks import mask_at_size, mask_targets
-from keras_vit.preprocessing.windows import read_picture
+from keras_vit.preprocessing.images import read_picture
 
 _FARTHEST = 1e5  # pixels from the corner to a point of a polygon; pycocotools ends the process at 1e9 and at NaN
 

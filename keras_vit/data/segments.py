@@ -33,7 +33,7 @@ from keras_vit.data.examples import (
 from keras_vit.data.masks import MaskedImages, mask_at_size, mask_targets, names_beside, open_masks, read_mask
 from keras_vit.data.tables import LabelTable
 from keras_vit.preprocessing import label_set
-from keras_vit.preprocessing.windows import read_picture
+from keras_vit.preprocessing.images import read_picture
 
 Targets = dict[str, np.ndarray]
 _NUMBER = re.compile(r"[-_]?\d*$")  # after the class in the name of an instance's file

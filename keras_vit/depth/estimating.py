@@ -16,8 +16,7 @@ from keras_vit._pictures import ColourBar, colour_numbers, palette, plot_map
 from keras_vit._terminal import Column, TableResult
 from keras_vit.interpolation import torchvision_resized
 from keras_vit.models import DPT, LinearDepth, ViTConfig
-from keras_vit.preprocessing.images import centre_margins, normalized, resize_images
-from keras_vit.preprocessing.windows import read_picture
+from keras_vit.preprocessing.images import centre_margins, normalized, read_picture, resize_images
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

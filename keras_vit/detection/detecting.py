@@ -17,7 +17,7 @@ from keras_vit._options import SHARE
 from keras_vit._pictures import plot_map, safe_colours
 from keras_vit._terminal import PlainData
 from keras_vit.models import Detector
-from keras_vit.preprocessing.windows import read_picture
+from keras_vit.preprocessing.images import read_picture
 from keras_vit.segmentation.segmenting import label_of
 
 if TYPE_CHECKING:

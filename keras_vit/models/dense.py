@@ -40,7 +40,7 @@ from keras_vit.models.dense_config import (
 )
 from keras_vit.models.image_model import ImageModel
 from keras_vit.models.vision_transformer import VisionTransformer
-from keras_vit.preprocessing.windows import detector_pixels, read_picture
+from keras_vit.preprocessing.images import detector_pixels, read_picture
 
 
 def token_map(backbone: VisionTransformer, block: int, policy: Any, tokens: Any = None) -> tuple[Any, Any]:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar
 from keras_vit._options import Count, Finite, OneOf, Pair, Positive, Rate, Several, Whole
 from keras_vit.layers.choices import HEAD_ACTIVATIONS
 from keras_vit.models.config import Config, Epsilon, ViTConfig, checked_class_names
-from keras_vit.preprocessing.windows import DETECTOR_PICTURES
+from keras_vit.preprocessing.images import DETECTOR_PICTURES
 
 Blocks = Annotated[tuple[int, ...], Several(Whole(0))]
 # The fields of a backbone, none of which is set: all of its tokens go on.

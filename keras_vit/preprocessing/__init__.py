@@ -13,6 +13,7 @@ from keras_vit.preprocessing.applications import decode_predictions as decode_pr
 from keras_vit.preprocessing.applications import imagenet1k_classes as imagenet1k_classes
 from keras_vit.preprocessing.applications import imagenet21k_classes as imagenet21k_classes
 from keras_vit.preprocessing.applications import label_set as label_set
+from keras_vit.preprocessing.applications import naflex_size as naflex_size
 from keras_vit.preprocessing.applications import preprocess_input as preprocess_input
 from keras_vit.preprocessing.applications import sample_image as sample_image
 from keras_vit.preprocessing.images import RESIZES as RESIZES
@@ -21,7 +22,6 @@ from keras_vit.preprocessing.images import check_mode as check_mode
 from keras_vit.preprocessing.images import check_pixels as check_pixels
 from keras_vit.preprocessing.images import is_file as is_file
 from keras_vit.preprocessing.images import load_image as load_image
-from keras_vit.preprocessing.images import naflex_size as naflex_size
 from keras_vit.preprocessing.images import resize_and_crop as resize_and_crop
 from keras_vit.preprocessing.images import resize_images as resize_images
 

@@ -1,8 +1,9 @@
-"""What `keras.applications` has for each family: `preprocess_input` and `decode_predictions`."""
+"""What `keras.applications` has for each family: `preprocess_input` and `decode_predictions`; and sizes for NaFlex."""
 
 import dataclasses
 import functools
 import json
+import math
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -13,6 +14,7 @@ from keras_vit._arguments import check_choice, to_numpy, warn_caller, whole_numb
 from keras_vit._files import weights_folder
 from keras_vit.preprocessing.images import check_pixels, check_shape_and_dtype, normalized
 
+_LEAST, _MOST, _PRECISION = 1e-6, 100.0, 1e-5  # of the scale that is searched
 SUM_TOLERANCE = 0.02  # of a softmax over thousands of classes in bfloat16
 
 
@@ -230,3 +232,45 @@ def label_set(name: str) -> LabelSet:
     found = json.loads((weights_folder() / "label_sets.json").read_text(encoding="utf-8"))[name]
     colours = tuple((code >> 16, code >> 8 & 255, code & 255) for code in (int(text, 16) for text in found["colours"]))
     return LabelSet(tuple(found["names"]), colours, tuple(found["stuff"]))
+
+
+def naflex_size(height: int, width: int, patch: int = 16, patches: int = 256) -> tuple[int, int]:
+    """Returns the height and width, in pixels, to which SigLIP 2 NaFlex resizes a picture.
+
+    Both are multiples of `patch`, for a grid of at most `patches` patches; small pictures are enlarged. The scale is
+    searched by bisection, as in transformers (`image_processing_siglip2.py`) and big_vision (`ops_naflex.py`). Load a
+    model for that size with `keras_vit.load(path, image_size=naflex_size(height, width))`.
+
+    Args:
+        height: Height of the picture, in pixels.
+        width: Width of the picture, in pixels.
+        patch: Side of a patch, in pixels.
+        patches: The largest number of patches.
+
+    Returns:
+        Height and width in pixels.
+
+    Raises:
+        ValueError: if an argument is not a positive integer, or the picture is so long and narrow that more than
+            `patches` patches are left at the smallest scale.
+
+    Examples:
+        >>> keras_vit.preprocessing.naflex_size(480, 640)
+        (224, 288)
+    """
+    for name, value in {"height": height, "width": width, "patch": patch, "patches": patches}.items():
+        whole_number(name, value, 1)
+
+    def size(scale: float) -> tuple[int, int]:
+        sides = (max(patch, math.ceil(side * scale / patch) * patch) for side in (height, width))
+        return next(sides), next(sides)
+
+    low, high = _LEAST, _MOST
+    while high - low >= _PRECISION:
+        scale = (low + high) / 2
+        rows, columns = (side // patch for side in size(scale))
+        low, high = (scale, high) if rows * columns <= patches else (low, scale)
+    rows, columns = (side // patch for side in size(low))
+    if rows * columns > patches:
+        raise ValueError(f"A picture of {height} x {width} pixels is too long for {patches} patches. Crop it.")
+    return rows * patch, columns * patch

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import numpy as np
 
-from keras_vit._arguments import check_choice, pair, require_packages, to_numpy, warn_caller, whole_number
+from keras_vit._arguments import check_choice, pair, require_packages, to_numpy, warn_caller
 from keras_vit._files import expanded_path
 from keras_vit._options import OneOf, Options, Pair, Part, Several, Whole
-from keras_vit.interpolation import AREA, FILTERS, METHODS, filtered, resampled
+from keras_vit.interpolation import AREA, FILTERS, METHODS, filtered, resampled, torchvision_resized
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -26,6 +26,7 @@ OVERSHOOT = 128.0
 # Where a crop of the centre begins: from half of what is left over to whole pixels.
 CROP_ROUNDINGS: dict[str, Callable[[float], int]] = {"even": round, "floor": math.floor}
 
+DETECTOR_PICTURES = ("owlvit", "owlv2", "scenic")  # rules of `detector_pixels`
 _ORIENTATION = 0x0112  # the tag of EXIF; 1 is upright
 # Tags of TIFF, its first bytes, and how ImageJ, OME and tifffile note that pages are planes of one picture.
 _BITS, _DESCRIPTION, _SAMPLES, _PLANAR, _NO_DATA = 258, 270, 277, 284, 42113
@@ -354,6 +355,18 @@ def read_channels(file: Any, channels: int) -> np.ndarray:
     return pixels
 
 
+def read_picture(picture: Any, channels: int = 3) -> np.ndarray:
+    """One picture `(height, width, channels)`: a file or a PIL image is read, an array or a tensor is checked."""
+    pixels = read_channels(picture, channels) if is_file(picture) else picture
+    pixels = check_pixels(pixels, channels, name="picture")
+    if pixels.ndim != 3 or not pixels.size or pixels.shape[2] != channels:
+        raise ValueError(
+            f"picture must be one picture (height, width, {channels}), with pixels, but the shape {pixels.shape} "
+            "was given."
+        )
+    return pixels
+
+
 def _quickly_decoded(image: Any, orient: bool) -> np.ndarray | None:
     """Returns the pixels that Pillow would make of a JPEG file whose head it has read, decoded by simplejpeg."""
     simplejpeg = _simplejpeg()
@@ -592,52 +605,44 @@ def _uncropped(size: tuple[int, int], fraction: float) -> tuple[int, int]:
     return math.floor(size[0] / fraction + 1e-6), math.floor(size[1] / fraction + 1e-6)
 
 
-_LEAST, _MOST, _PRECISION = 1e-6, 100.0, 1e-5  # of the scale that is searched
-
-
-def naflex_size(height: int, width: int, patch: int = 16, patches: int = 256) -> tuple[int, int]:
-    """Returns the height and width, in pixels, to which SigLIP 2 NaFlex resizes a picture.
-
-    Both are multiples of `patch`, for a grid of at most `patches` patches; small pictures are enlarged. The scale is
-    searched by bisection, as in transformers (`image_processing_siglip2.py`) and big_vision (`ops_naflex.py`). Load a
-    model for that size with `keras_vit.load(path, image_size=naflex_size(height, width))`.
-
-    Args:
-        height: Height of the picture, in pixels.
-        width: Width of the picture, in pixels.
-        patch: Side of a patch, in pixels.
-        patches: The largest number of patches.
-
-    Returns:
-        Height and width in pixels.
-
-    Raises:
-        ValueError: if an argument is not a positive integer, or the picture is so long and narrow that more than
-            `patches` patches are left at the smallest scale.
-
-    Examples:
-        >>> keras_vit.preprocessing.naflex_size(480, 640)
-        (224, 288)
-    """
-    for name, value in {"height": height, "width": width, "patch": patch, "patches": patches}.items():
-        whole_number(name, value, 1)
-
-    def size(scale: float) -> tuple[int, int]:
-        sides = (max(patch, math.ceil(side * scale / patch) * patch) for side in (height, width))
-        return next(sides), next(sides)
-
-    low, high = _LEAST, _MOST
-    while high - low >= _PRECISION:
-        scale = (low + high) / 2
-        rows, columns = (side // patch for side in size(scale))
-        low, high = (scale, high) if rows * columns <= patches else (low, scale)
-    rows, columns = (side // patch for side in size(low))
-    if rows * columns > patches:
-        raise ValueError(f"A picture of {height} x {width} pixels is too long for {patches} patches. Crop it.")
-    return rows * patch, columns * patch
-
-
 def centre_margins(size: Sequence[int], multiples: Sequence[int]) -> list[tuple[int, int]]:
     """Returns for each axis how much is padded before and after it to reach a multiple (`CenterPadding`, DINOv2)."""
     rests = [-length % multiple for length, multiple in zip(size, multiples, strict=True)]
     return [(rest // 2, rest - rest // 2) for rest in rests]
+
+
+def detector_pixels(pixels: np.ndarray, size: tuple[int, int], rule: str) -> np.ndarray:
+    """A picture at the size of a detector, float32 in 0..255, by a checked name of `DetectorConfig.pictures`."""
+    # `OwlViTImageProcessor` and `Owlv2ImageProcessor` of transformers 5.24; Scenic's notebook pads with grey.
+    if rule == "owlvit":
+        if pixels.dtype == np.uint8:
+            return torchvision_resized(pixels, size, "bicubic").astype("float32")
+        return Pipeline(size, filter="bicubic").resized(pixels, pixels.shape[2])[0]
+    side = max(pixels.shape[:2])
+    square = np.full((side, side, pixels.shape[2]), 127.5 if rule == "scenic" else 0, "float32")
+    square[: pixels.shape[0], : pixels.shape[1]] = pixels
+    for axis, new in enumerate(size):
+        square = _blurred(square, axis, max(side / new - 1, 0) / 2)
+    for axis, new in enumerate(size):
+        # Places in float32, step by step as torch's `interpolate`: others are off by up to a thousandth of a level.
+        at = np.maximum(
+            np.float32(side / new) * (np.arange(new, dtype="float32") + np.float32(0.5)) - np.float32(0.5), 0
+        )
+        low = at.astype("int64")
+        part = np.expand_dims(at - low.astype("float32"), tuple(range(1, 3 - axis)))
+        high = np.minimum(low + 1, side - 1)
+        square = square.take(low, axis) * (1 - part) + square.take(high, axis) * part
+    return square
+
+
+def _blurred(image: np.ndarray, axis: int, sigma: float) -> np.ndarray:
+    """Returns an image blurred along an axis by a Gaussian over three deviations, mirrored at its edges."""
+    radius = math.ceil(3 * sigma)
+    if not radius:
+        return image
+    weights = np.exp(-0.5 * (np.arange(-radius, radius + 1) / sigma) ** 2)
+    weights = (weights / weights.sum()).astype("float32")
+    margins = [(radius, radius) if i == axis else (0, 0) for i in range(3)]
+    padded, length = np.pad(image, margins, "reflect"), image.shape[axis]
+    parts = (padded.take(range(i, i + length), axis) * weight for i, weight in enumerate(weights))
+    return sum(parts, np.zeros((), "float32"))

@@ -23,22 +23,22 @@ from keras_vit._options import SHARE
 from keras_vit._pictures import Colour, plot_map, safe_colours
 from keras_vit._processes import fill_up
 from keras_vit._terminal import PlainData
-from keras_vit.interpolation import opencv_resized, torchvision_resized
-from keras_vit.models import EoMT, EoMTConfig, LinearSegmenter, LinearSegmenterConfig
-from keras_vit.preprocessing import LABEL_SETS, Pipeline, label_set, resize_images
-from keras_vit.preprocessing.images import centre_margins
-from keras_vit.preprocessing.windows import (
+from keras_vit.interpolation import (
     Rows,
     Window,
     largest,
     merged,
-    read_picture,
+    opencv_resized,
     rows_of,
     sliding,
     spread,
     stretched,
     strips,
+    torchvision_resized,
 )
+from keras_vit.models import EoMT, EoMTConfig, LinearSegmenter, LinearSegmenterConfig
+from keras_vit.preprocessing import LABEL_SETS, Pipeline, label_set, resize_images
+from keras_vit.preprocessing.images import centre_margins, read_picture
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

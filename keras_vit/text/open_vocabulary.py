@@ -23,7 +23,7 @@ from keras_vit.detection.detecting import in_pixels, overlaps
 from keras_vit.layers.detection import LEAST_NORM
 from keras_vit.models import Detector, TextEncoder, VisionTransformer
 from keras_vit.models.changes import copy_state
-from keras_vit.preprocessing.windows import read_picture
+from keras_vit.preprocessing.images import read_picture
 from keras_vit.text import tokenizers
 from keras_vit.text.templates import Templates, checked_names, templates_of
 from keras_vit.text.tokenizers import Tokenizer, WithTexts

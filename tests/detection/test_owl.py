@@ -9,7 +9,7 @@ from keras_vit import detection, text
 from keras_vit.checkpoints.files import open_file
 from keras_vit.checkpoints.msgpack_file import read_msgpack, write_msgpack
 from keras_vit.layers.detection import DetectionHead, box_bias
-from keras_vit.preprocessing.windows import detector_pixels
+from keras_vit.preprocessing.images import detector_pixels
 from tests.small_models import values_of
 from tests.training.test_mask_classification import gradients_of
 

@@ -13,7 +13,6 @@ from keras_vit import LinearSegmenter, LinearSegmenterConfig, interpolation, seg
 from keras_vit.checkpoints.files import open_file, write_safetensors
 from keras_vit.cli import main
 from keras_vit.layers import BatchNormalization
-from keras_vit.preprocessing import windows
 from keras_vit.preprocessing.images import centre_margins
 from keras_vit.segmentation import segmenting
 from tests.compute import deviations
@@ -200,7 +199,7 @@ def by_hand(model, picture, scales, flip):
         for mirrored in (False, True)[: 1 + flip]:
             view = image[:, ::-1] if mirrored else image
             sums, counts = np.zeros((*size, config.classes)), np.zeros((*size, 1))
-            for window in windows.sliding(size, config.crop_size, config.stride):
+            for window in interpolation.sliding(size, config.crop_size, config.stride):
                 margins = centre_margins(window[2:], config.patch_size)
                 crop = np.pad(window.of(view), [*margins, (0, 0)])[None].astype("float32")
                 logits = model.predict_on_batch(crop)
@@ -242,7 +241,7 @@ def test_a_model_that_normalises_pixels_gives_the_same_map(model):
 def test_shares_are_averaged_as_they_are(model, monkeypatch):
     """Those of TIPS's crops: another softmax would bring them closer together."""
     shares = iter([(1.0, 0.0), (0.25, 0.75), (0.26, 0.74)])
-    found = lambda *_: (windows.rows_of(np.full((8, 8, 2), next(shares), "float32")), (8, 8))  # noqa: E731
+    found = lambda *_: (interpolation.rows_of(np.full((8, 8, 2), next(shares), "float32")), (8, 8))  # noqa: E731
     monkeypatch.setattr(segmenting, "_logits", found)
     tips = model.with_config(pictures="tips_slide", short_side=8)
     assert not segmentation.segment(tips, np.zeros((8, 8, 3), "uint8"), scales=(1, 2, 3)).map.any()
