@@ -377,8 +377,8 @@ class MaskTransform(Transform):
         pixels = resample(picture, rows, columns)
         if augmentation.recolours:
             pixels = distorted(pixels, augmentation, generator)
-        image, result = np.empty(self.shape, "float32"), np.full(self.image_size, self.ignore, "int32")
-        image[...] = augmentation.fill
+        image, result = np.empty((*self.image_size, self.channels), "float32"), np.empty(self.image_size, "int32")
+        image[...], result[...] = augmentation.fill, self.ignore
         image[: crop[0], : crop[1]], result[: crop[0], : crop[1]] = pixels, labels
         return image, result
 

@@ -12,13 +12,14 @@ from keras_vit.layers.base import (
     CompositeLayer,
     ResidualBlock,
     SameShape,
+    activated,
     drop_path,
     dropout,
     initializer,
     not_none,
+    registered,
 )
 from keras_vit.layers.choices import ATTENTION_BIASES, MLP_ACTIVATIONS, MLPS, ROTARY_EMBEDDINGS
-from keras_vit.layers.flat import activated, registered
 from keras_vit.layers.ops import attention, attention_weights, float32_or_better, reshape
 from keras_vit.layers.positions import rotate
 

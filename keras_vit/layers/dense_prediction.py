@@ -11,9 +11,8 @@ from keras import layers, ops
 from keras_vit._arguments import Shape, Tensor, check_choice
 from keras_vit._options import OneOf, Pair
 from keras_vit.interpolation import neighbours
-from keras_vit.layers.base import BaseLayer, CompositeLayer, SameShape, initializer, tensor_of
+from keras_vit.layers.base import BaseLayer, CompositeLayer, SameShape, activated, initializer, registered, tensor_of
 from keras_vit.layers.choices import DEPTH_OUTPUTS, HEAD_ACTIVATIONS, REASSEMBLE_FACTORS, RESIZES
-from keras_vit.layers.flat import activated, registered
 from keras_vit.layers.ops import (
     activate,
     conv,

@@ -8,9 +8,8 @@ from keras import ops
 
 from keras_vit._arguments import Shape, Tensor
 from keras_vit._options import OneOf, Pair
-from keras_vit.layers.base import CompositeLayer
+from keras_vit.layers.base import CompositeLayer, activated, registered
 from keras_vit.layers.choices import HEAD_ACTIVATIONS
-from keras_vit.layers.flat import activated, registered
 from keras_vit.layers.ops import float32_or_better, widened
 
 LEAST_NORM = 1e-6  # added to the length of a patch's embedding

@@ -10,9 +10,8 @@ from keras import ops
 
 from keras_vit._arguments import DType, Shape, Tensor
 from keras_vit._options import OneOf, Pair
-from keras_vit.layers.base import BaseLayer
+from keras_vit.layers.base import BaseLayer, registered
 from keras_vit.layers.choices import ROTARY_EMBEDDINGS
-from keras_vit.layers.flat import registered
 
 _DINOV3_BASE = 100.0  # the longest period is nearly this many times the shortest
 _EVA02_BASE = 10_000.0

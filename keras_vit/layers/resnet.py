@@ -7,9 +7,8 @@ from keras import ops
 
 from keras_vit._arguments import DType, Shape, Tensor, check_choice
 from keras_vit._options import OneOf
-from keras_vit.layers.base import BaseLayer, CompositeLayer, initializer, tensor_of
+from keras_vit.layers.base import BaseLayer, CompositeLayer, activated, initializer, registered, tensor_of
 from keras_vit.layers.choices import POOL_PADDINGS, STEM_EPSILONS
-from keras_vit.layers.flat import activated, registered
 from keras_vit.layers.ops import activate_in_place, conv, group_normalization, max_pool, standardized
 
 # GroupNorm and StdConv in big_vision's `models/bit_paper.py`; both are added to a variance, inside the root.

@@ -8,9 +8,8 @@ from keras import ops
 
 from keras_vit._arguments import Shape, Tensor
 from keras_vit._options import OneOf
-from keras_vit.layers.base import BaseLayer, SameShape
+from keras_vit.layers.base import BaseLayer, SameShape, registered
 from keras_vit.layers.choices import TEXT_POOLINGS
-from keras_vit.layers.flat import registered
 
 
 @registered

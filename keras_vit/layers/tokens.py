@@ -15,11 +15,11 @@ from keras_vit.layers.base import (
     SameShape,
     dropout,
     initializer,
+    registered,
     tensor_of,
 )
 from keras_vit.layers.blocks import MLP, MultiHeadAttention
 from keras_vit.layers.fast import TORCH_CPU, TORCH_CUDA
-from keras_vit.layers.flat import registered
 from keras_vit.layers.ops import conv, device_of, mean, reshape
 from keras_vit.layers.positions import sincos2d
 

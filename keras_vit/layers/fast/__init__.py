@@ -35,7 +35,7 @@ def faster(operation: str, *devices: str) -> Callable[[Any], Any]:
 
 
 class _Running(threading.local):
-    """What a thread is in the midst of: a flat call (`layers.flat`), its device, and what was found out in it."""
+    """What a thread is in the midst of: a flat call (`layers.base`), its device, and what was found out in it."""
 
     device: str | None = None
     found: Any = None
