@@ -152,17 +152,22 @@ def on_gpu(path, folder, precision="float32"):
 
 HEAD = "## On a phone's GPU\n"
 TEXT = """
-Made by `SOFTWARE_VULKAN=FOLDER python benchmarks/phones.py --output docs/exports.md`: LiteRT's own GPU accelerator
-(WebGPU, ai-edge-litert {version}) ran files of small models with random weights, written with `target="gpu"`. It used a
-software driver, which computes on the CPU in float32. Errors are relative to the largest output.
+This section shows that files for a phone's GPU (`target="gpu"`) run there completely, and how exact they are. No phone
+was used: LiteRT's own GPU accelerator (WebGPU, ai-edge-litert {version}) ran on a software driver, which computes on
+the CPU in float32. [On a phone](export/litert.md#on-a-phone) has the limits of this measurement. The models are small
+and have random weights. [The zoo](zoo.md) lists their families; [segmentation and depth](dense.md) and
+[detection](detection.md) explain EoMT, DPT, the linear heads and OWLv2. Errors are relative to the largest output.
 
+- `operators on the GPU` counts the operators of the file that run on the GPU, and all operators of the file.
 - `error` is the largest difference from LiteRT's interpreter on the CPU.
 - `float16` is the largest difference from the model if NumPy computes the file in float16.
-- `loud` is the same with large values: 300 is added to one channel before each normalisation.
+- `float16, large` is the same difference with 300 added to one channel before each normalisation.
+- The row `OWLv2, fixed names` is a detector whose class names are part of the file. The row `features` is a feature
+  extractor with two outputs.
 
-[On a phone](export/litert.md#on-a-phone) lists the limits of this measurement.
+Measured by `SOFTWARE_VULKAN=FOLDER python benchmarks/phones.py --output docs/exports.md`.
 
-| kind | operators on the GPU | error | float16 | loud |
+| kind of model | operators on the GPU | error | float16 | float16, large |
 |---|---|---|---|---|
 """
 

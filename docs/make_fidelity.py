@@ -28,53 +28,59 @@ LABELS = {
 }
 HEAD = """# Fidelity
 
-This page lists the differences between the outputs of this package and of the original code, on every backend.
+This page shows how exactly the package computes the outputs of the publishers' own (original) code, on every backend.
+Each number is a difference between the two, so smaller is better.
 
-Every case is a small checkpoint with random weights, and the outputs that the original code computes from it
-(`tests/golden/README.md`). Each is also written back bit for bit. The references themselves have rounding errors: a
-float64 computation differs from them by up to 5e-6 in the logits and 2e-5 in the encoder's output. `python
-docs/make_fidelity.py` makes this page, on a CPU in float32, with the versions of `constraints.txt`.
+A case is a small checkpoint with random weights, and the outputs that the original code computes from it.
+`tests/golden/README.md` describes all cases. Tests also write each checkpoint back bit for bit. The outputs of the
+original code have rounding errors too. In float64, the logits differ from them by up to 5e-6, and the encoder's output
+by up to 2e-5. `python docs/make_fidelity.py` makes this page, on a CPU in float32, with the versions of
+`constraints.txt`.
 
 """
 FORWARD = """## Forward
 
-The table has the largest absolute error. `encoded` is the encoder's output after its last layer normalisation, for all
-tokens. At most 2e-5 is allowed for logits and 1e-4 for `encoded`. Cases `mini_*` are the architectures of vit_jax, and
-`alt_*` the variants of its array names and dtypes. `probe_*` show a wrong epsilon. `bv_*` are big_vision's files,
-`bit_*` BiT's.
+The table has the largest absolute error of the forward pass. `encoded` is the encoder's output after its last layer
+normalisation, for all tokens. Tests allow at most 2e-5 for logits and 1e-4 for `encoded`. A `-` means that the model
+does not have this output. The beginning of a case's name says where its file comes from:
+
+- `mini_`: the architectures of Google's first ViT code (vit_jax). `alt_`: other array names and dtypes of its files.
+- `probe_`: models with weights for which a wrong epsilon would change the outputs.
+- `bv_`: files of big_vision. `bit_`: files of BiT (a ResNet); `any size` is a model that takes images of any size.
 
 """
 FAMILIES = """## Families of timm, Transformers and Facebook
 
-The references are computed by timm 1.0.31 and transformers 5.23.0. `tokens` is the largest error of all tokens: before
-the first block, after the first and the last block, and normalised. `answer` is the largest error of the output. Both
-are relative to the standard deviation of the reference if that is above 1. At most 1e-4 is allowed for tokens and 2e-5
-for answers. `at another size` is a picture of another size, with resized position embeddings.
+The original code is timm 1.0.31 and transformers 5.23.0. `tokens` is the largest error of all tokens: before the first
+block, after the first and the last block, and after normalisation. `answer` is the largest error of the output. Errors
+are divided by the standard deviation of the original values if it is above 1. Tests allow at most 1e-4 for tokens and
+2e-5 for answers. Rows `at another size` have a picture of another size, with resized position embeddings. Files of
+`hf_` cases are from transformers, files of `timm_` and `pth_` cases from timm.
 
 """
 WORDS_AND_MAPS = """## Texts, masks and depth
 
-Errors are as in the table above. `txt_*` are models of images and texts (CLIP, SigLIP, LiT), whose token ids are also
-equal. `dense_*` are models for masks and depth. The references are computed by big_vision, transformers 5.23.0,
-open_clip and Facebook's DINOv2, whose depths are metres, up to 7. The classes of pixels are equal, except for DINOv2
-where two classes are tied within 1e-3.
+Errors are computed as in the last table. Rows `txt_` are models of images and texts (CLIP, SigLIP, LiT); the ids of
+their text tokens are also equal. Rows `dense_` are models for [segmentation and depth](dense.md). The original code is
+big_vision, transformers 5.23.0, open_clip and Facebook's DINOv2, whose depths are in metres, up to 7. The predicted
+class of each pixel is also equal, except for pixels of DINOv2 with two classes that differ by less than 1e-3.
 
 """
 PUBLISHED = """## Published weights
 
 The cases above have random weights. **Published weights were not compared**, because the development machine has no
-network. `python benchmarks/verify.py NAME...` (or `all`) does this on a machine with network. It compares with the
-outputs in `benchmarks/published_answers.json`, which come from transformers' own tests and timm's `test_vit*`
-repositories. With `--ledger FILE` it also compares with the publishers' own code: [ledger](ledger.md).
+network. On a machine with network, `python benchmarks/verify.py NAME...` (or `all`) compares them with the outputs in
+`benchmarks/published_answers.json`, which come from transformers' own tests and timm's `test_vit*` repositories. With
+`--ledger FILE`, it also compares with the publishers' own code, and adds the result to the [ledger](ledger.md).
 
 """
 _TOKENS = ("tokens_in", "block0", "block1", "last_block", "encoded")
 _ANSWERS = ("logits", "projection", "pooled")
 BACKWARD = """## Backward
 
-The table has the largest relative error of a gradient, over all arrays: the norm of the difference, divided by the norm
-of the reference. At most 1e-4 is allowed. Gradients of key biases, which are zero except for rounding, are divided by
-the norm for the query biases.
+The table has the largest relative error of the gradients of all weight arrays. It is the norm of the difference,
+divided by the norm of the original gradient. Tests allow at most 1e-4. The gradients of key biases are zero except for
+rounding. Their difference is therefore divided by the norm of the query biases' gradients.
 
 """
 
@@ -82,8 +88,9 @@ the norm for the query biases.
 SECOND = """## Second derivatives
 
 The table has the relative error of a Hessian-vector product in float64, compared with finite differences of the
-gradient. At most 1e-6 is allowed. `fast` are the operations for CPUs, `plain` those for other devices. On PyTorch these
-run with `SDPBackend.MATH`, because fused attention has no second derivative.
+gradient. Tests allow at most 1e-6. `fast` uses the package's operations for CPUs, `plain` the operations for other
+devices. On PyTorch, `plain` runs with `SDPBackend.MATH`, because fused attention has no second derivative. The model
+`rotary` has rotary position embeddings, and `MAP head` has attention pooling.
 
 """
 # What is measured: the tests, and words in the names of those that are taken.

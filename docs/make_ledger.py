@@ -18,21 +18,23 @@ hide: [toc]
 
 # Ledger of checkpoints
 
-This page lists the files of weights that were loaded and compared with their publisher's own code (timm, transformers,
-open_clip). Each row is one file, with its hash; both codes computed the answer to one picture.
+This page shows which files of weights (checkpoints) were loaded with this package and compared with their publisher's
+own code (timm, transformers, open_clip). Each row is one file. Both codes computed the output for the same picture.
 
-- **error**: the largest difference of the answers, as a share of the largest answer. Up to 1e-4 counts as equal.
+- **SHA-256**: the beginning of the file's hash.
+- **beside**: the publisher's package that was compared. **answer**: the output that was compared.
+- **error**: the largest difference of the outputs, as a share of the largest output. Up to 1e-4 counts as equal.
 - **pixels**: the largest difference of the preprocessed pictures, in grey levels of 255.
-- **published**: answers and figures that the publisher gives, and the measured ones.
+- **published**: outputs and accuracies that the publisher reports, and the measured values.
 
-One command adds the rows of the catalogue's 60 smallest checkpoints. It needs network. Checkpoints that have a
-row are skipped, so the command can be stopped and repeated:
+These commands add rows for the 60 smallest checkpoints of the [zoo](zoo.md). They need network. A checkpoint that has a
+row is skipped, so you can stop the commands and start them again:
 
     pip install 'keras-vit-zoo[torch,images]' timm transformers open_clip_torch
     python benchmarks/verify.py --smallest 60 --ledger docs/ledger.jsonl
     python docs/make_ledger.py
 
-`--data imagenet/val` also measures published accuracies. `.github/workflows/ledger.yml` runs these commands. To
+`--data imagenet/val` also measures published accuracies. `.github/workflows/ledger.yml` runs the commands on GitHub. To
 measure a row again, remove its line from `docs/ledger.jsonl`.
 
 ## Published checkpoints
@@ -42,9 +44,9 @@ NOBODY = "No published weights have been checked yet: the machine that this pack
 OWN = """
 ## Files of this repository
 
-The weights that the package ships, and golden files (`tests/golden`): small models with random weights that the
-publishers' own code has written. Both codes ran on PyTorch, and some answers are equal bit for bit. "-" stands where no
-package of a publisher reads the file.
+These files are the weights that are installed with the package (`glyphs`), and golden files (`tests/golden`). Golden
+files are small models with random weights that the publishers' own code has written. Both codes ran on PyTorch, and
+some outputs are equal bit for bit. "-" means that no package of a publisher reads the file.
 
 """
 TITLES = ("checkpoint", "commit", "SHA-256", "beside", "answer", "error", "pixels", "published", "date")
