@@ -41,10 +41,11 @@ This page compares [exported files](export/README.md) with their models: accurac
 by its runtime in a new process. Measured by `python benchmarks/exports.py --jobs {jobs} --output docs/exports.md` on
 {cores} CPU cores, of which {share} ran each model and file, with the versions of `constraints.txt`.
 
-- `backend` is the one of the Keras model.
-- `error` is the largest difference between the outputs of file and model.
+- `model`: R26+ViT-S/32 is a hybrid, a ResNet before a ViT.
+- `backend` is the backend of the Keras model.
+- `error` is the largest absolute difference between the outputs of file and model.
 - `same top class` is the share of images for which file and model predict the same class.
-- `size` is relative to the float32 weights.
+- `size` is the size of the file, divided by the size of the model's float32 weights.
 - `time` is the time of the file for one image, divided by the time of the Keras model: below 1, the file is faster. The
   Keras model is compiled on TensorFlow and JAX, and eager on PyTorch.
 - `load` is the time to load the file and to run it once.
