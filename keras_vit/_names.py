@@ -97,10 +97,9 @@ PACKAGES: dict[str, dict[str, str]] = {
     "keras_vit.data": {
         "keras_vit.data.augmentation": "Augmentation MaskAugmentation SegmentAugmentation augment_masks",
         "keras_vit.data.boxes": "BoxAugmentation BoxedImages open_boxes",
-        "keras_vit.data.digits": "Digits load_digits",
         "keras_vit.data.examples": "BadImage IMAGE_SUFFIXES has_test_split image_files match_labels pick_split",
         "keras_vit.data.masks": "MaskedImages mask_targets open_masks",
-        "keras_vit.data.opening": "Batches as_dataset open_data",
+        "keras_vit.data.opening": "Batches Digits as_dataset load_digits open_data",
         "keras_vit.data.random_operations": "randaugment randaugment_operation",
         "keras_vit.data.segments": "SegmentedImages open_segments",
         "keras_vit.data.streams": "ImageStream Stream",
@@ -207,7 +206,7 @@ PACKAGES: dict[str, dict[str, str]] = {
             "Augmentation BadImage ImageStream ViewAugmentation as_dataset augment_masks mask_targets open_data"
         ),
         "keras_vit.models": "merge_lora",
-        "keras_vit.training.detection": "DetectionLoss match_boxes",
+        "keras_vit.training.boxes": "DetectionLoss match_boxes",
         "keras_vit.training.distilling": "DistillationLoss distillation",
         "keras_vit.training.distribution": (
             "data_parallel layout_map load_sharded model_parallel save_sharded split_weights"

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from keras_vit.data.boxes import BoxAugmentation as BoxAugmentation
     from keras_vit.data.boxes import BoxedImages as BoxedImages
     from keras_vit.data.boxes import open_boxes as open_boxes
-    from keras_vit.data.digits import Digits as Digits
-    from keras_vit.data.digits import load_digits as load_digits
     from keras_vit.data.examples import IMAGE_SUFFIXES as IMAGE_SUFFIXES
     from keras_vit.data.examples import BadImage as BadImage
     from keras_vit.data.examples import has_test_split as has_test_split
@@ -25,7 +23,9 @@ if TYPE_CHECKING:
     from keras_vit.data.masks import mask_targets as mask_targets
     from keras_vit.data.masks import open_masks as open_masks
     from keras_vit.data.opening import Batches as Batches
+    from keras_vit.data.opening import Digits as Digits
     from keras_vit.data.opening import as_dataset as as_dataset
+    from keras_vit.data.opening import load_digits as load_digits
     from keras_vit.data.opening import open_data as open_data
     from keras_vit.data.random_operations import randaugment as randaugment
     from keras_vit.data.random_operations import randaugment_operation as randaugment_operation

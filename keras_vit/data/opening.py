@@ -7,7 +7,7 @@ import io
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, NamedTuple, Unpack
 
 import keras
 import numpy as np
@@ -21,6 +21,7 @@ from keras_vit._arguments import (
     listing,
     pair,
     printable,
+    require_packages,
     to_numpy,
     warn_caller,
     whole_number,
@@ -65,8 +66,7 @@ from keras_vit.data.examples import (
     visible,
     with_channels,
 )
-from keras_vit.data.pipelines import Labels, PipelineStream
-from keras_vit.data.streams import ExampleStream, ImageStream
+from keras_vit.data.streams import ExampleStream, ImageStream, Labels, PipelineStream
 from keras_vit.data.views import ViewAugmentation
 from keras_vit.preprocessing import RESIZES, Pipeline, check_pixels, load_image
 
@@ -567,6 +567,48 @@ def open_tfds(name: str, split: str, class_names: list[str] | None) -> Examples:
         load=lambda picture: load_image(io.BytesIO(picture["image"]), orient=False),  # As tfds decodes.
         in_files=False,
     )
+
+
+class Digits(NamedTuple):
+    """Images of handwritten digits, and their labels.
+
+    Attributes:
+        pixels: uint8 `(images, 8, 8, 3)`, ink bright on black.
+        labels: int32 `(images,)`, 0 to 9.
+
+    Examples:
+        >>> digits = data.Digits(np.zeros((2, 8, 8, 3), "uint8"), np.array([0, 1], "int32"))
+        >>> digits.labels.tolist()
+        [0, 1]
+    """
+
+    pixels: np.ndarray
+    labels: np.ndarray
+
+
+def load_digits() -> tuple[Digits, Digits]:
+    """Returns 1,797 scans of handwritten digits as training and test images, always the same.
+
+    Returns:
+        `(train, test)`: 1,297 images to train on and 500 to test on, stratified by digit.
+
+    Raises:
+        ImportError: if scikit-learn is not installed.
+
+    Examples:
+        >>> train, test = data.load_digits()
+        >>> train.pixels.shape, len(test.labels)
+        ((1297, 8, 8, 3), 500)
+    """
+    require_packages("The digits", ("sklearn",), "demo")
+    from sklearn import datasets
+    from sklearn.model_selection import train_test_split
+
+    scans = datasets.load_digits()
+    pixels = np.repeat(np.round(scans.images * (255 / 16)).astype("uint8")[..., None], 3, axis=-1)
+    labels = scans.target.astype("int32")
+    train, test = train_test_split(np.arange(len(labels)), test_size=500, random_state=0, stratify=labels)
+    return Digits(pixels[train], labels[train]), Digits(pixels[test], labels[test])
 
 
 class Batches(keras.utils.PyDataset):

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from keras_vit.data import mask_targets as mask_targets
     from keras_vit.data import open_data as open_data
     from keras_vit.models import merge_lora as merge_lora
-    from keras_vit.training.detection import DetectionLoss as DetectionLoss
-    from keras_vit.training.detection import match_boxes as match_boxes
+    from keras_vit.training.boxes import DetectionLoss as DetectionLoss
+    from keras_vit.training.boxes import match_boxes as match_boxes
     from keras_vit.training.distilling import DistillationLoss as DistillationLoss
     from keras_vit.training.distilling import distillation as distillation
     from keras_vit.training.distribution import data_parallel as data_parallel
