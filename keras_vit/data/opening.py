@@ -209,7 +209,7 @@ def open_data(
         stream.class_names = stream.class_names or names
         return stream
     if kind == NO_TARGET and holdout is None:
-        examples = _open_pictures(source, part, how).without_labels()
+        examples = _open_pictures(source, part, how)
     else:  # a share is held out as of labelled images
         examples = _open_examples(source, part, shuffle, classes, names, how, "class" if kind == NO_TARGET else target)
     if holdout is not None:
