@@ -69,23 +69,6 @@ def test_attributes_of_a_stream(root):
     assert 0 <= images.min() and 1 < images.max() <= 255
 
 
-@pytest.mark.parametrize(
-    "augmentation",
-    [Augmentation(), Augmentation(mixup=0.2, randaugment=(1, 15)), Augmentation("random", cutmix=1.0, erasing=0.5)],
-)
-def test_a_batch_depends_on_seed_and_step_alone(root, augmentation):
-    with train(root, augmentation) as stream:
-        first = [stream.batch(step) for step in range(4)]  # Into the second epoch.
-        back = stream.batch(2)
-    with train(root, augmentation, workers=1, prefetch=0) as other:
-        resumed = {step: other.batch(step) for step in (3, 1)}
-    for step, batch in [(2, back), *resumed.items()]:
-        for a, b in zip(first[step], batch, strict=True):
-            np.testing.assert_array_equal(a, b)
-    with train(root, augmentation, seed=2, prefetch=0) as different:
-        assert not np.array_equal(different.batch(0)[0], first[0][0])
-
-
 def test_every_epoch_sees_every_image_once_in_another_order(root):
     with train(root, PLAIN) as stream, in_order(root / "train", batch_size=13) as all_:
         known, known_labels = all_.batch(0)

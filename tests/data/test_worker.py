@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from keras_vit.data import Augmentation, open_data
+from keras_vit.data import open_data
 from tests.data.sources import folder, plain_colours
 
 pytestmark = pytest.mark.once
@@ -22,14 +22,9 @@ def root(tmp_path, monkeypatch):
     return folder(plain_colours(12), tmp_path, monkeypatch)
 
 
-def test_processes_make_the_batches_of_threads(root):
-    steps, augmentation = (0, 1, 7, 2), Augmentation(mixup=0.2, randaugment=(2, 15))
-    with open_data(root, augmentation=augmentation, processes=False, seed=3, **OPTIONS) as stream:
-        expected = [stream.batch(step) for step in steps]
-    with open_data(root, augmentation=augmentation, processes=True, seed=np.int64(3), **OPTIONS) as stream:
-        for step, batch in zip(steps, expected, strict=True):
-            for a, b in zip(stream.batch(step), batch, strict=True):
-                np.testing.assert_array_equal(a, b)
+def test_processes_end_with_their_stream(root):
+    with open_data(root, processes=True, seed=np.int64(3), **OPTIONS) as stream:
+        stream.batch(0)
         processes = [worker._process for worker in stream._processes]
         assert len(processes) == 2 and all(process.poll() is None for process in processes)
     assert all(process.poll() == 0 for process in processes)
