@@ -382,11 +382,22 @@ def old_plot(name: str) -> Callable[..., "Figure"]:
     """Returns `plot` as a function of version 0.4, with a DeprecationWarning; AttributeError for another name."""
     if name not in _OLD:
         raise AttributeError(f"module 'keras_vit.inspection' has no attribute {name!r}")
-    kind, order = _OLD[name]
+    kind, order = _OLD[name][0], _OLD[name][1].split()
     warn_caller(f"inspection.{name} is deprecated. Use inspection.plot({kind!r}, ...).", DeprecationWarning)
 
     def draw(*arguments: Any, **options: Any) -> "Figure":
-        options = {(_RENAMED | {"image": "images"}).get(key, key): value for key, value in options.items()}
-        return plot(kind, **dict(zip(order.split(), arguments, strict=False)), **options)
+        if len(arguments) > len(order):
+            raise TypeError(
+                f"{name} takes at most {len(order)} positional arguments, but {len(arguments)} were given. Use plot."
+            )
+        given = dict(zip(order, arguments, strict=False))
+        for key, value in options.items():
+            new = (_RENAMED | {"image": "images"}).get(key, key)
+            if new in given:
+                raise TypeError(
+                    f"{name} takes {new} once, but it was given twice, also as {key} or in order. Leave one out."
+                )
+            given[new] = value
+        return plot(kind, **given)
 
     return draw

@@ -220,7 +220,7 @@ def is_file(source: Any) -> bool:
 
 @contextlib.contextmanager
 def _opened(file: Any) -> Iterator[Any]:
-    """Opens a path, or yields the file object or PIL image that is given; within it, any error becomes ValueError."""
+    """Yields the open file of a path, or the given file object or PIL image; errors of content become ValueError."""
     if not is_file(file):
         raise TypeError(
             f"file must be a path, a binary file object or a PIL image, but {type(file).__name__} was given. To scale "

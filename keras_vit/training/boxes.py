@@ -135,7 +135,7 @@ class BoxDetection(Task):
         return model
 
     def loss(self, run: Run) -> Learning:
-        """Returns the detector with Scenic's losses, and pictures with padded targets."""
+        """Returns the detector with Scenic's losses, and a function from a number to a padded batch."""
         model, images = run.model, run.images
         check_equal_parts(model, images)  # the loss is a mean over the pictures of a part
 

@@ -13,7 +13,7 @@ from keras import ops
 
 from keras_vit._arguments import check_choice, matches
 from keras_vit._keras import DecayingOptimizer, layout_of, raw_values
-from keras_vit._options import ABOVE_0, FROM_0, RATE, Whole, option, refuse
+from keras_vit._options import ABOVE_0, FROM_0, RATE, Whole, as_python, option, refuse
 from keras_vit.layers.ops import compute, with_faster_forms
 
 # Only kernels decay: biases, normalisations, class token and position embeddings do not (big_vision/optax.py).
@@ -73,20 +73,21 @@ class ViTOptimizer(DecayingOptimizer):
     ) -> None:
         if isinstance(learning_rate, numbers.Real):
             learning_rate = float(FROM_0("learning_rate", learning_rate))
-        for name, value, fits in (
-            ("weight_decay", weight_decay, FROM_0),
-            ("global_clipnorm", kwargs.get("global_clipnorm"), ABOVE_0),
-        ):
-            if value is not None:
-                fits(name, value)
-        for pattern, rate in (rates or {}).items():
-            FROM_0(f"rate_multipliers[{pattern!r}]", rate)
-        if momentum_dtype is not None and not keras.backend.is_float_dtype(momentum_dtype):
-            raise ValueError(f"momentum_dtype must be a float dtype, but {momentum_dtype!r} was given.")
+        if weight_decay is not None:
+            weight_decay = as_python(FROM_0("weight_decay", weight_decay))
+        if kwargs.get("global_clipnorm") is not None:
+            kwargs["global_clipnorm"] = as_python(ABOVE_0("global_clipnorm", kwargs["global_clipnorm"]))
+        if momentum_dtype is not None:
+            if not keras.backend.is_float_dtype(momentum_dtype):
+                raise ValueError(f"momentum_dtype must be a float dtype, but {momentum_dtype!r} was given.")
+            momentum_dtype = keras.backend.standardize_dtype(momentum_dtype)
         paths, names = kwargs.pop("never_decayed", ((), ""))  # of `get_config`: of weights, and a pattern
         super().__init__(learning_rate, weight_decay=weight_decay, **kwargs)
         self._note_schedule(learning_rate)
-        self.rate_multipliers: dict[str, float] = dict(rates or {})
+        self.rate_multipliers: dict[str, float] = {
+            pattern: as_python(FROM_0(f"rate_multipliers[{pattern!r}]", rate))
+            for pattern, rate in (rates or {}).items()
+        }
         self.momentum_dtype = momentum_dtype
         self._never_decayed: tuple[set[str], str] = (set(paths), names)
         # From the gradients of this process to the means of all; None where the backend does it, or there is one.
@@ -146,6 +147,11 @@ class ViTOptimizer(DecayingOptimizer):
         if self.built:
             raise ValueError(
                 "The optimizer is built already. Call exclude_from_weight_decay() before its first update."
+            )
+        if isinstance(var_names, str):
+            raise TypeError(
+                f"var_names must be a list of regular expressions, such as [{var_names!r}], but the string "
+                f"{var_names!r} was given."
             )
         names = tuple(var_names or ())
         for expression in (*names, "|".join(names)):
@@ -542,8 +548,8 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
 
 def _steps(name: str, value: int | float, total: int) -> int:
     """Returns a number of steps; of a share of all the nearest number, from 1 to `total - 1`, as in big_vision."""
-    if isinstance(value, float) and 0 < value < 1:
-        return min(max(1, round(value * total)), total - 1)
+    if isinstance(value, numbers.Real) and 0 < value < 1:
+        return min(max(1, round(float(value) * total)), total - 1)
     if not isinstance(value, numbers.Real) or not 0 <= value < total or value != int(value):
         raise ValueError(
             f"{name} must be a number of steps below steps={total}, or a share of them below 1, but {value!r} was "

@@ -8,6 +8,7 @@ import dataclasses
 import importlib
 import importlib.util
 import math
+import numbers
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -441,7 +442,7 @@ def run_task(given: Given, task: Task, output: str | os.PathLike[str] | None = N
 def data_to_evaluate_on(given: Given, task: Task) -> Any:
     """The data with images to evaluate on: `validation`, or `data` with a test split or for a share, or None."""
     recipe, validation = given.recipe, given.validation
-    if isinstance(validation, float):
+    if isinstance(validation, numbers.Real):
         if not 0 < validation < 1:
             raise ValueError(
                 f"validation must be data or a share between 0 and 1, such as 0.1, but {validation} was given."
@@ -497,7 +498,7 @@ def reading_of(given: Given, processes: Processes) -> dict[str, Any]:
         "on_bad_image": settings.on_bad_image,
         "shard": processes.shard,
         "channels": channels_of(given.model),
-        "holdout": given.validation if isinstance(given.validation, float) else None,
+        "holdout": float(given.validation) if isinstance(given.validation, numbers.Real) else None,
     }
 
 

@@ -71,6 +71,16 @@ def test_figures_and_files(kind, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["picture.png"]
 
 
+def test_old_functions_refuse_what_they_do_not_know():
+    with pytest.warns(DeprecationWarning):
+        draw = inspection.plot_patch_filters
+    filters = RNG.normal(size=(9, 4, 5, 3))
+    with pytest.raises(TypeError, match="plot_patch_filters takes at most 3 positional arguments, but 4 were given"):
+        draw(filters, None, "title", "names")
+    with pytest.raises(TypeError, match="plot_patch_filters takes values once, but it was given twice"):
+        draw(filters=filters, values=filters)
+
+
 def test_places_have_numbers_and_a_scale():
     figure = inspection.plot("positions", RNG.uniform(-1, 1, (2, 9, 2, 9)))
     assert [axes.get_xlabel() for axes in figure.axes[-10:-1]] == [str(i) if i % 2 == 0 else "" for i in range(9)]

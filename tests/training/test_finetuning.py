@@ -314,6 +314,7 @@ WRONG = {
     "seed must be a": lambda: finetune(new_model(), seed=-1),
     "task must be what": lambda: finetune(new_model(), task="distill"),
     "validation must be data or a share": lambda: finetune(new_model(), validation=1.5),
+    "validation must be data or .* but 0 was given": lambda: finetune(new_model(), validation=0),
     "output must be a folder that can be": lambda: finetune(new_model(), output="/proc/x/y"),
     "steps must be a": lambda: finetune(new_model(), steps=0),
     "warmup_steps must.*below steps=2": lambda: finetune(new_model(), steps=2, warmup_steps=2),
@@ -616,7 +617,7 @@ def test_the_summary_of_a_share(tmp_path, capsys):
             (tmp_path / split / name).mkdir(parents=True)
             for i in range(4):
                 Image.new("RGB", (8, 8), (60 * i, 9, 9)).save(tmp_path / split / name / f"{i}.png")
-        training.finetune(new_model(), tmp_path, RECIPE, steps=1, validation=0.25, classes=2)
+        training.finetune(new_model(), tmp_path, RECIPE, steps=1, validation=np.float32(0.25), classes=2)
         assert "to evaluate on\n" in capsys.readouterr().err
 
 

@@ -1,5 +1,7 @@
 """Optimizers, learning rates and losses, against the original's numbers and formulas in float64, and their files."""
 
+import json
+
 import keras
 import numpy as np
 import pytest
@@ -204,6 +206,34 @@ def test_names_that_do_not_decay_are_regular_expressions(names):
     optimizer = MomentumSGD(1.0, weight_decay=0.1)
     with pytest.raises(ValueError, match="var_names must be regular expressions, but '.*' is not: "):
         optimizer.exclude_from_weight_decay(var_names=iter(names))
+
+
+@pytest.mark.once
+def test_one_name_is_not_taken_for_its_letters():
+    with pytest.raises(
+        TypeError, match=r"var_names must be a list of regular expressions, .* but the string 'head' was given"
+    ):
+        MomentumSGD(1.0).exclude_from_weight_decay(var_names="head")
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("kind", [AdamW, MomentumSGD, Muon])
+def test_arguments_of_numpy_are_plain_in_a_config(kind):
+    own, number = (
+        {"momentum_dtype": np.dtype("float16"), "rate_multipliers": {"*/bias": np.float32(2)}},
+        np.float32(0.5),
+    )
+    config = kind(number, weight_decay=number, global_clipnorm=number, **own).get_config()
+    assert json.loads(json.dumps(config)) == config
+    assert kind.from_config(config).get_config() == config
+    assert config["momentum_dtype"] == "float16"
+
+
+@pytest.mark.once
+def test_a_share_of_the_steps_may_be_a_scalar_of_numpy():
+    schedule = WarmupDecay(0.1, 100, warmup_steps=np.float32(0.25), cooldown_steps=np.float16(0.5))
+    assert (schedule.warmup_steps, schedule.cooldown_steps) == (25, 50)
+    assert json.loads(json.dumps(schedule.get_config())) == schedule.get_config()
 
 
 @pytest.mark.once
