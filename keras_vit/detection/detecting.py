@@ -13,7 +13,7 @@ import numpy as np
 
 from keras_vit._arguments import check_flag, to_numpy, whole_number
 from keras_vit._files import write_text
-from keras_vit._options import SHARE
+from keras_vit._options import SHARE, as_python
 from keras_vit._pictures import plot_map, safe_colours
 from keras_vit._terminal import PlainData
 from keras_vit.models import Detector
@@ -67,7 +67,7 @@ class Detection(PlainData):
         rows = zip(self.boxes.tolist(), self.scores.tolist(), self.labels.tolist(), strict=True)
         return [
             {
-                "image_id": image_id,
+                "image_id": as_python(image_id),
                 "category_id": label + 1 if category_ids is None else int(category_ids[label]),
                 "bbox": [left, top, right - left, bottom - top],
                 "score": score,

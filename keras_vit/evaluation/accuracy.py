@@ -546,7 +546,7 @@ def open_batches(
             if pixels and config is not None and not config.include_preprocessing:
                 images = config.pipeline.normalized(images)
             rows = share(len(labels), processes.shard) if stream.shard != processes.shard else slice(None)
-            return images[rows], one_class_each(labels, f"batch {step}", stream.target)[rows]
+            return images[rows], one_class_each(labels, f"batch {step}", stream.target, stream.classes)[rows]
 
         yield OpenedBatches(
             bar.track(stream.map(prepared)), stream.class_names, stream.target, lambda: _image_names(stream)
@@ -568,9 +568,11 @@ def _image_names(stream: ImageStream) -> list[str]:
     return [name for name in map(stream.name, range(stream.examples or 0)) if name not in left_out]
 
 
-def one_class_each(labels: Any, where: str, target: str = "class") -> np.ndarray:
+def one_class_each(labels: Any, where: str, target: str = "class", classes: int | None = None) -> np.ndarray:
     """Returns the class of each image, int64 `(batch,)`, from integers or one-hot rows."""
     # Labels of other targets become float32 `(batch, classes)`, `(batch, 1)` for numbers.
+    if target == "class" and classes == 1:  # one-hot rows of one column would be read as the number of class 1
+        return np.zeros(len(labels), "int64")
     checked, _ = check_labels(labels, None, where, target=target)
     if checked.ndim == 1 or target != "class":
         return checked

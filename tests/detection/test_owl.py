@@ -1,5 +1,7 @@
 """OWL-ViT and OWLv2 beside the numbers of transformers: texts, logits, boxes, pixels, files written back."""
 
+import json
+
 import keras
 import numpy as np
 import pytest
@@ -158,6 +160,7 @@ def test_boxes_as_files(loaded, golden, tmp_path):
     left, top, right, bottom = found.boxes[0].tolist()
     assert first["bbox"] == [left, top, right - left, bottom - top] and first["image_id"] == 7
     assert first["category_id"] == (11, 12)[found.labels[0]]
+    assert json.loads(json.dumps(found.to_coco(np.int64(7), np.array([11, 12])))) == found.to_coco(7, [11, 12])
     with pytest.raises(ValueError, match="category_ids"):
         found.to_coco(7, [])
     with pytest.raises(ValueError, match=r"\.json or \.csv"):

@@ -68,6 +68,17 @@ def test_votes_are_for_the_classes_of_the_data_in_its_order():
 
 
 @pytest.mark.once
+def test_images_that_are_all_of_the_first_class():
+    """One column of one-hot rows is not a class number."""
+    model = small_vit(class_names=("a", "b", "c"))
+    pixels = np.random.default_rng(0).integers(0, 256, (4, *model.input_shape[1:]), "uint8")
+    first = np.zeros(4, int)
+    np.testing.assert_array_equal(extract_features(model, (pixels, first), preprocess=True)[1], first)
+    options = {"k": 1, "preprocess": True, "progress": False}
+    assert knn_accuracy(model, (pixels, [0, 1, 1, 1]), (pixels[:1], [0]), **options).accuracy == 1
+
+
+@pytest.mark.once
 def test_strength_is_chosen_on_held_out_images():
     rng = np.random.default_rng(2)
     train, test = planted(rng), planted(rng)
