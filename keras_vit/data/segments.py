@@ -169,9 +169,10 @@ class SegmentedImages(AnnotatedPictures):
         return dataclasses.replace(found, stuff=stuff, masks=None if self.masks is None else self.masks.in_order(names))
 
     def checked(self, target: Any, size: tuple[int, ...], where: str) -> Targets:
-        """Returns the target of one picture of a pipeline as a dict of arrays; a mask is split into segments.
+        """Returns the target of a picture as arrays: `masks` `(n, height, width)` and `labels` `(n,)`.
 
-        `size` is the picture's (height, width), and `where` its name in error messages. ValueError if it does not fit.
+        `target` is a dict of these, or a mask `(height, width)`, which is split into segments. `size` is the picture's
+        (height, width), and `where` its name in error messages. ValueError if the target has another form or size.
         """
         if not isinstance(target, Mapping):
             target = mask_targets(self.masks.checked(target, size, where), self.masks.ignore)

@@ -100,7 +100,7 @@ def embed(
         progress: Whether to show a progress bar.
 
     Returns:
-        The content of the file, and whether it was already complete.
+        The content of the file as `EmbeddedImages`, which also tells whether it was already complete.
 
     Raises:
         TypeError: if `model` is not a model of this package, `images` or `output` are not paths, or `overwrite` is not

@@ -75,21 +75,21 @@ def patch_attention(
 def patch_attention_of_blocks(
     model: ModelSource, images: Any, blocks: Iterable[int | str], *, batch_size: int = BATCH_SIZE
 ) -> dict[int | str, np.ndarray]:
-    """Returns `patch_attention` of several blocks in one pass, by block.
+    """Returns how much the output's token attends to each patch in several blocks: `patch_attention` in one pass.
 
     Args:
         model: As in `attention_maps`.
         images: As in `attention_maps`.
-        blocks: Numbers of blocks, and `"pooling"`.
+        blocks: Numbers of blocks, negative ones from the end; `"pooling"` for the attention of the pooling head.
         batch_size: Images computed at a time.
 
     Returns:
-        By block, counted from 0: float32 `(batch, heads, rows, columns)`; empty for no blocks.
+        A dict from block, counted from 0, to float32 `(batch, heads, rows, columns)`; empty for no blocks.
 
     Raises:
         TypeError: if the model has no attention, a block is not a number, or the images are not numbers.
         ValueError: if there is no such block, the images do not fit the model, `batch_size` is not a positive integer,
-            there are several models inside, or the model was optimized for inference and `block` is the last one.
+            there are several models inside, or the model was optimized for inference and `blocks` has the last.
         OSError: if the model's file is missing or cannot be read or fetched; ValueError if it is damaged or unknown.
 
     Examples:

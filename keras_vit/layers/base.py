@@ -235,8 +235,10 @@ class BaseLayer(Noting, keras.layers.Layer, metaclass=LayerClass):
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
+        if not cls.__module__.startswith("keras_vit."):  # annotations of a user's layer are hints, as everywhere
+            return
         own = {name: of for name, of in inspect.get_annotations(cls).items() if get_origin(of) is not ClassVar}
-        if own and "__init__" not in vars(cls):  # as a user's layer may have
+        if own and "__init__" not in vars(cls):
             cls.fields = cls.fields | {name.removeprefix("use_"): (name, check_of(of)) for name, of in own.items()}
             kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
             parameters = [

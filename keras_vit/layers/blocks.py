@@ -427,9 +427,10 @@ class TransformerBlock(ResidualBlock):
         activations: Any = None,
         training: Any = None,
     ) -> Any:
-        """Returns the tokens after the block; with `activations`, a list of these, in their order, and then the tokens.
+        """Returns the tokens after the block, `(batch, T, D)`.
 
-        Raises ValueError for unknown activations, and for a rotation unless the block was made for one.
+        With `activations`, names of `BLOCK_ACTIVATIONS`, a list: these activations in the given order, then the tokens.
+        ValueError for other names, and for a `rotation` of a block that was made without rotary embedding.
         """
         if activations is not None:
             _check_activations(activations)

@@ -530,7 +530,7 @@ def merge_lora(model: Any) -> Any:
         model: A model of this package with adapters. It is not changed.
 
     Returns:
-        The new model, with the same weights as before `add_lora`, all of them trainable.
+        The new model, with the variables that it had before `add_lora`, all of them trainable.
 
     Raises:
         ValueError: if the model has no adapters, or its kernels are quantized.

@@ -219,8 +219,8 @@ def _maps(config: DepthConfig, backbone: VisionTransformer, policy: Any, with_cl
 class DPT(DenseModel):
     """Depth estimation by DPT's head on a Vision Transformer, as in Depth Anything V1 and V2 and DINOv2.
 
-    It takes images and returns depth `(batch, height, width)`, float32 or better, with as many pixels as the image
-    (Depth Anything) or 32 for two patches, rounded up (DINOv2). For pictures of any size, use
+    It takes images and returns depth `(batch, height, width)`, float32 or better. Depth Anything: of the image's
+    height and width. DINOv2: `32 * ceil(n / 2)` pixels for a side of `n` patches. For pictures of any size, use
     `keras_vit.depth.estimate`. Made from a `DPTConfig`; other arguments and errors are as in `VisionTransformer`.
 
     Source: DPT (arXiv 2103.13413), `depth_anything_v2/dpt.py` of Depth Anything V2, `dpt_head.py` of DINOv2.

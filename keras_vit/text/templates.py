@@ -52,8 +52,7 @@ def published_templates() -> dict[str, tuple[str, ...]]:
 
     Returns:
         A dict of tuples of strings: `"openai_80"` and `"openai_7"` (OpenAI's notebooks, ImageNet), 26 lists for other
-            data
-        sets such as `"openai_cifar10"` (`data/prompts.md` of openai/CLIP), `"lit_8"` (LiT, and big_vision's
+        data sets such as `"openai_cifar10"` (`data/prompts.md` of openai/CLIP), `"lit_8"` (LiT, and big_vision's
         `clip_best`), `"huggingface_1"` (transformers' pipeline) and `"tcl"` (segmentation: arXiv 2212.00785 and TIPS).
 
     Examples:

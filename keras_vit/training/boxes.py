@@ -58,6 +58,7 @@ class BoxDetection(Task):
 
     text_rate: float | None = None  # of an OWL's text tower beside the recipe's; None: its classes train as a matrix
 
+    name = "detection"
     objective = "detection"
     targets = ("boxes",)
     picture = "boxes.png"
@@ -119,7 +120,7 @@ class BoxDetection(Task):
             copy_state(source, model, () if same else {"head/queries"})
             return model
         if not isinstance(source, VisionTransformer):
-            raise TypeError(f"model must be a VisionTransformer or a Detector, but is a {type(source).__name__}.")
+            raise TypeError(f"model must be a VisionTransformer or Detector, but a {type(source).__name__} was given.")
         norm = {"final_norm": "tokens"} if source.config.final_norm == "pooled" else {}
         backbone = source.with_config(**WITHOUT_TOP, **norm, **size, drop_path=recipe.drop_path)
         config = DetectorConfig(

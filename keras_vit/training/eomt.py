@@ -210,6 +210,7 @@ class EoMTSegmentation(Task):
     reduce_zero_label: bool = False
     stuff: tuple[int, ...] = ()  # numbers of the classes without single things; none: those that the data names
 
+    name = "eomt"
     title = "segmentation with queries"
     objective = "segmentation"
     targets = ("segments",)

@@ -158,6 +158,7 @@ class LeJEPA(Task):
     projector: Sequence[int] = (2048, 2048, 64)
     views: ViewAugmentation | None = None
 
+    name = "lejepa"
     objective = "lejepa"
     targets = ("none",)
     uses_test_split = False

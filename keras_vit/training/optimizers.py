@@ -610,7 +610,7 @@ class SoftmaxLoss(_Loss):
     """
 
     def call(self, y_true: Any, y_pred: Any) -> Any:
-        """Returns the loss of each image, `(batch,)`; ValueError as `_prepare`: labels must be one-hot or mixed."""
+        """Returns the loss of each image, `(batch,)`; ValueError unless the labels are one-hot or mixed."""
         labels, logits = self._prepare(y_true, y_pred)
         return -ops.sum(self._weighted(labels * ops.log_softmax(logits, axis=-1)), axis=-1)
 

@@ -30,6 +30,7 @@ from keras_vit.zoo import create_model
 class Pretraining(FineTuning):
     """Training on labels with the head that the model has; variants begin with random weights."""
 
+    name = "pretrain"
     title = "pre-training"
 
     def model(self, given: Given, images: ImageStream) -> Model:
@@ -171,6 +172,7 @@ def masked_patch_model(model: VisionTransformer) -> keras.Model:
 class MaskedPatches(Task):
     """Masked patch prediction: labels are not looked at, and the model's head stays as it is."""
 
+    name = "masked_patches"
     title = "masked patches"
     objective = "masked_patches"
     targets = ("class", "multilabel", "number")

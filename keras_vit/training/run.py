@@ -146,8 +146,11 @@ def train(
     recipe = _as_recipe(recipe, changes)
     task = _task_of(recipe.task or _BY_TARGET.get(recipe.augmentation.targets[0], "finetune")) if task is None else task
     if not isinstance(task, Task):
-        raise TypeError(f"task must be what training.distillation(teacher) returns, but {task!r} was given.")
-    if "task" in recipe.given and recipe.task is not None and not isinstance(task, type(_task_of(recipe.task))):
+        raise TypeError(
+            f"task must be what training.distillation(teacher) returns, but {task!r} was given. "
+            "Give the name of a task in the recipe: recipe.replace(task=name)."
+        )
+    if "task" in recipe.given and recipe.task not in (None, task.name):
         raise ValueError(f"The recipe has task={recipe.task!r}, but this call is for {task.title}: use training.train.")
     return run_task(Given(model, data, validation, recipe, settings, target), task, output)
 

@@ -63,6 +63,7 @@ class LinearSegmentation(Task):
     pictures: str = "dinov2"
     frozen: bool = True
 
+    name = "segmentation"
     title = "segmentation"
     objective = "segmentation"
     targets = ("mask",)
@@ -97,7 +98,7 @@ class LinearSegmentation(Task):
             )
         if not isinstance(source, VisionTransformer):
             raise TypeError(
-                f"model must be a VisionTransformer or a LinearSegmenter, but is a {type(source).__name__}."
+                f"model must be a VisionTransformer or a LinearSegmenter, but a {type(source).__name__} was given."
             )
         if not self.frozen and recipe.lora_rank is not None:
             raise ValueError(

@@ -155,6 +155,7 @@ class Task:
     A new kind of training is a subclass, whose fields are its arguments. The defaults are those of labelled images.
     """
 
+    name: str = ""  # the `Recipe.task` that it can be
     title: str  # beside the progress bar, and in `run.json`: two tasks of one title train alike
     objective: str  # what the model learns from: where fields of a recipe apply, and in messages
     targets: tuple[str, ...]  # those of the data (`stream.target`) that can be learned from
@@ -203,6 +204,7 @@ def measured_loss(run: Run, batch: Batch) -> FilledBatches:
 class FineTuning(Task):
     """Training on labels, with a new head of zeros where the model's is not that of the data."""
 
+    name = "finetune"
     title = "fine-tuning"
     objective = "labels"
     targets = ("class", "multilabel", "number")
@@ -222,7 +224,7 @@ class FineTuning(Task):
         """Returns loss and metric by the target of the data."""
         # Classes: cross-entropy and accuracy; several labels: a sigmoid for each and their ranking precision; numbers:
         # the mean squared and the mean absolute error, with a warning where they spread far.
-        images, metric = run.images, RankingPrecision(name="ranking_precision")
+        images = run.images
         if images.target == "number":
             if images.labels is not None and np.std(images.labels) > WIDE:
                 warn_caller(
@@ -232,8 +234,9 @@ class FineTuning(Task):
             loss, metric = keras.losses.MeanSquaredError(), keras.metrics.MeanAbsoluteError(name="mean_absolute_error")
         else:
             loss = build_loss(run.recipe, class_weights(run.recipe.class_weight, images))
-        if images.target == "class":
-            metric = keras.metrics.CategoricalAccuracy(name="accuracy")
+            metric = (
+                RankingPrecision() if images.target == "multilabel" else keras.metrics.CategoricalAccuracy("accuracy")
+            )
         return logits_model(run.model), loss, metric, batches_of(run.model, images)
 
 

@@ -270,10 +270,15 @@ def test_a_layer_of_ones_own_has_its_own_arguments():
             super().__init__(3, 24, **options)
             self.note = note
 
-    class Declared(layers.TransformerBlock):
-        note: str = "a"
+    class Hinted(layers.TransformerBlock):
+        extra: keras.layers.Dense
+        cache: dict = {}  # noqa: RUF012
+
+        def call(self, x, **options):
+            self.extra = None
+            return super().call(x, **options)
 
     assert [*inspect.signature(Own).parameters] == ["note", "options"]
-    assert Declared(3, 24, note="b").get_config()["note"] == "b"
-    assert "heads" in inspect.signature(Declared).parameters
+    assert [*inspect.signature(Hinted).parameters] == [*inspect.signature(layers.TransformerBlock).parameters]
+    assert Hinted(3, 24).get_config().keys() == layers.TransformerBlock(3, 24).get_config().keys()
     assert "heads" not in inspect.signature(Own("a")).parameters  # those of a call

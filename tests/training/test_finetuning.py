@@ -688,3 +688,14 @@ def test_a_recipe_names_its_task(name):
     if "task" in fields:
         with pytest.raises(ValueError, match="but this call is for fine-tuning: use training.train"):
             training.finetune(new_model(), data, recipe)
+
+
+@pytest.mark.once
+def test_a_recipe_for_another_task_is_refused():
+    """Also where one task's class is a kind of the other's."""
+    recipe = training.Recipe(steps=1, batch_size=4, image_size=8, task="finetune")
+    with pytest.raises(ValueError, match="task='finetune', but this call is for pre-training"):
+        training.pretrain(new_model(), IMAGES, recipe)
+    training.finetune(
+        new_model(dropout=0.0), IMAGES, recipe, task=training.distillation(new_model(dropout=0.0)), verbose=False
+    )
