@@ -39,7 +39,7 @@ This page compares [exported files](export/README.md) with their models: accurac
 
 `glyphs` is the small model that is installed with the package; the other models have random weights. Every file was run
 by its runtime in a new process. Measured by `python benchmarks/exports.py --jobs {jobs} --output docs/exports.md` on
-{cores} CPU cores, of which {share} ran each model and file, with the versions of `constraints.txt`.
+{cores} CPU cores; each model and file used {share} of them. The versions are those of `constraints.txt`.
 
 - `model`: R26+ViT-S/32 is a hybrid, a ResNet before a ViT.
 - `backend` is the backend of the Keras model.
