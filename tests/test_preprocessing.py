@@ -233,6 +233,8 @@ def test_files_that_are_no_images(tmp_path, name):
         load_image(str(tmp_path / name), 32)
     with pytest.raises(ValueError, match="^The given file object could not be read as a picture"):
         load_image(io.BytesIO(BROKEN[name]))
+    with pytest.raises(ValueError, match="^The given image could not be read as a picture: mode 'F'"):
+        load_image(Image.new("F", (8, 8)))
 
 
 def test_without_pillow(monkeypatch, tmp_path):

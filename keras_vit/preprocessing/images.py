@@ -236,7 +236,9 @@ def _opened(file: Any) -> Iterator[Any]:
         except (MemoryError, ImportError):
             raise
         except Exception as error:  # Decoders raise errors of many kinds on damaged data.
-            called = repr(str(file)) if is_path else "The given file object"
+            called = (
+                repr(str(file)) if is_path else "The given file object" if hasattr(file, "read") else "The given image"
+            )
             hint = "" if isinstance(error, OtherPixels) else " The file may be damaged."
             raise ValueError(f"{called} could not be read as a picture: {error}.{hint}") from error
 

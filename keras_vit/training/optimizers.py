@@ -550,7 +550,7 @@ def _steps(name: str, value: int | float, total: int) -> int:
     """Returns a number of steps; of a share of all the nearest number, from 1 to `total - 1`, as in big_vision."""
     if isinstance(value, numbers.Real) and 0 < value < 1:
         return min(max(1, round(float(value) * total)), total - 1)
-    if not isinstance(value, numbers.Real) or not 0 <= value < total or value != int(value):
+    if isinstance(value, bool) or not isinstance(value, numbers.Real) or not 0 <= value < total or value != int(value):
         raise ValueError(
             f"{name} must be a number of steps below steps={total}, or a share of them below 1, but {value!r} was "
             f"given. {name}=0 turns it off."

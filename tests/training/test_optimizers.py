@@ -233,6 +233,8 @@ def test_arguments_of_numpy_are_plain_in_a_config(kind):
 def test_a_share_of_the_steps_may_be_a_scalar_of_numpy():
     schedule = WarmupDecay(0.1, 100, warmup_steps=np.float32(0.25), cooldown_steps=np.float16(0.5))
     assert (schedule.warmup_steps, schedule.cooldown_steps) == (25, 50)
+    with pytest.raises(ValueError, match="warmup_steps must be a number of steps .* but True was given"):
+        WarmupDecay(0.1, 100, warmup_steps=True)
     assert json.loads(json.dumps(schedule.get_config())) == schedule.get_config()
 
 
