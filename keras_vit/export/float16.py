@@ -130,7 +130,9 @@ def compute_onnx(path: Path, images: np.ndarray, loud: float = 0.0) -> Computed:
     if loud:
         read = {(node.op_type, node.input[0]) for node in model.graph.node}
         normalized = {name for kind, name in read if kind == "LayerNormalization"}
-        normalized |= {name for kind, name in read if kind == "ReduceMean" and ("Sub", name) in read}
+        divided = {node.output[0]: node.input[0] for node in model.graph.node if node.op_type == "Div"}
+        means = {name for kind, name in read if kind == "ReduceMean" and ("Sub", name) in read}
+        normalized |= {divided.get(name, name) for name in means}  # some norms scale by peaks first
         for node in list(model.graph.node):
             for i, name in enumerate(node.output):
                 if name in normalized:

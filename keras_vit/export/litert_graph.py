@@ -211,10 +211,12 @@ def compute(path: Path, images: np.ndarray, dtype: Any, loud: float = 0.0) -> Co
     graph, values, computed = Graph(path), {}, Computed({})
     last = {tensor: operator for operator in graph.operators for tensor in operator.inputs}
     means, differences = ({o.inputs[0] for o in graph.operators if o.kind == kind} for kind in ("MEAN", "SUB"))
+    divided = {o.outputs[0]: o.inputs[0] for o in graph.operators if o.kind == "DIV"}  # some norms scale by peaks first
+    normalized = {divided.get(tensor, tensor) for tensor in means & differences}
 
     def keep(tensor: int, value: Any, place: str = "") -> Any:
         value = value.astype(dtype) if value.dtype.kind == "f" else value
-        if loud and tensor in means & differences:
+        if loud and tensor in normalized:
             value[..., 0] += dtype(loud)
         if place:
             values[tensor] = value
