@@ -120,7 +120,9 @@ class BoxDetection(Task):
             copy_state(source, model, () if same else {"head/queries"})
             return model
         if not isinstance(source, VisionTransformer):
-            raise TypeError(f"model must be a VisionTransformer or Detector, but a {type(source).__name__} was given.")
+            raise TypeError(
+                f"model must be a VisionTransformer or a Detector, but a {type(source).__name__} was given."
+            )
         norm = {"final_norm": "tokens"} if source.config.final_norm == "pooled" else {}
         backbone = source.with_config(**WITHOUT_TOP, **norm, **size, drop_path=recipe.drop_path)
         config = DetectorConfig(
