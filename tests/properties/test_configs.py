@@ -102,7 +102,10 @@ PE |= {"rotary_grid": None, "width": 64, "heads": 1, "classes": None, "pooling":
 # Found by the property in test_layouts.py: what a layout took, and what came back computed something else.
 LOST = [
     ("timm", {"register_tokens": 3, "attention_bias": "no_key", "gelu": "tanh"}, "gelu='exact' instead of"),
-    ("timm", {"rotary_embedding": "eva02", "gelu": "exact"}, None),
+    ("timm", {"rotary_embedding": "eva02", "gelu": "exact", "attention_bias": "no_key"}, None),
+    ("timm", {"rotary_embedding": "eva02", "gelu": "exact"}, "attention_bias must be 'no_key' or 'none'"),
+    ("huggingface", {"pre_norm": True, "patch_bias": False, "patch_size": (4, 8)}, "patch_size"),
+    ("huggingface", {"layer_scale": 1.0, "mlp_width": 32, "representation_size": 7}, "representation_size"),
     ("timm", {"distillation_token": True, "distillation_head": True, "gelu": "tanh"}, None),
     ("timm", {"distillation_token": True, "distillation_head": True, "layer_norm_epsilon": 1e-5}, "layer_norm_epsilon"),
     ("timm", {"mlp": "swiglu", "layer_norm_epsilon": 1e-5}, "layer_norm_epsilon"),

@@ -478,7 +478,7 @@ def needs(config: ViTConfig) -> dict[str, tuple[Any, ...]]:
     family = family_to_write(config)
     needs: dict[str, tuple[Any, ...]] = {"attention_norm": (False,), "patch_bias": (family != "clip",)}
     if family != "clip":
-        needs |= {"pre_norm": (False,)}
+        needs |= {"pre_norm": (False,), "projection": (None,)}
     if family in ("vit", "deit", "ijepa", "clip", "siglip", "siglip2"):
         needs |= {"register_tokens": (0,), "mlp": ("plain",)}
     else:
@@ -488,8 +488,14 @@ def needs(config: ViTConfig) -> dict[str, tuple[Any, ...]]:
     else:
         needs |= {"attention_bias": ("all",) if family in ("clip", "siglip", "siglip2") else ("all", "none")}
     if family in ("dinov2", "dinov2_with_registers", "tipsv2"):
-        # Positions of other grids than squares are taken to be those of a square, and are resized.
-        needs |= {"mlp_width": tuple(_dinov2_widths(config)), "image_size": ((config.image_size[0],) * 2,)}
+        needs |= {"mlp_width": tuple(_dinov2_widths(config))}
+    if family not in ("vit", "deit"):  # the others have no pooler
+        needs |= {"representation_size": (None,)}
+    if family in ("clip", "siglip", "siglip2"):  # which divide a side by a number
+        needs |= {"patch_size": ((config.patch_size[0],) * 2,), "trim": ((config.trim[0],) * 2,)}
+    if family in ("clip", "siglip", "dinov2", "dinov2_with_registers", "tipsv2"):
+        # In the last three, positions of other grids than squares are taken to be those of a square, and are resized.
+        needs |= {"image_size": ((config.image_size[0],) * 2,)}
     return needs
 
 

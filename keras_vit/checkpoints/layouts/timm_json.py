@@ -240,6 +240,7 @@ def needs(config: ViTConfig) -> dict[str, tuple[Any, ...]]:
         return found | {"register_tokens": (0,), "distillation_token": (False,), "stem_stages": (None,)}
     if is_eva(config):
         found |= {"pre_norm": (False,), "final_norm": ("tokens", "pooled"), "mlp": ("plain", "swiglu", "swiglu_norm")}
+        found |= {"attention_bias": ("no_key", "none"), "trim": ((0, 0),)}
         return found | {"pooling": ("token", "avg", "none"), "stem_stages": (None,), "distillation_token": (False,)}
     if config.stem_stages is not None:
         found |= {"stem_width": (64,)}
