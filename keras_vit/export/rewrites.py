@@ -43,17 +43,17 @@ def _whole_product(layer: Any, x: Any, training: bool | None = None) -> Any:
     return layer.activation(y if layer.bias is None else y + layer.bias)
 
 
-def _peak(x: Any, axes: Any, least: float = 2.0**-8) -> Any:
-    """The largest magnitude over some axes; at least what zeros are divided by."""
-    return ops.maximum(ops.max(ops.abs(x), axes, keepdims=True), least)
+def _peak(x: Any, least: float = 2.0**-8) -> Any:
+    """The largest magnitude of each row; at least what zeros are divided by."""
+    return ops.maximum(ops.max(ops.abs(x), -1, keepdims=True), least)
 
 
-def _normalized(x: Any, axes: Any, epsilon: float, unit: Any = 1.0) -> Any:
-    """(x - mean) / sqrt(variance + epsilon) for `x` in a `unit`: the same by any peak, and no square is above 1."""
-    centred = x - ops.mean(x, axes, keepdims=True)
-    peak = _peak(centred, axes)
-    scaled, root = centred / peak, epsilon**0.5 / (peak * unit)
-    return scaled * ops.rsqrt(ops.mean(ops.square(scaled), axes, keepdims=True) + ops.square(root))
+def _normalized(x: Any, epsilon: float) -> Any:
+    """(x - mean) / sqrt(variance + epsilon) of each row, scaled by its peak, so that no square is above 1."""
+    centred = x - ops.mean(x, -1, keepdims=True)
+    peak = _peak(centred)
+    scaled, root = centred / peak, epsilon**0.5 / peak
+    return scaled * ops.rsqrt(ops.mean(ops.square(scaled), -1, keepdims=True) + ops.square(root))
 
 
 def _layer_norm(onnx: bool, layer: Any, x: Any) -> Any:
@@ -62,7 +62,7 @@ def _layer_norm(onnx: bool, layer: Any, x: Any) -> Any:
     if layer.axis not in (-1, [-1], last, [last]) or not (layer.scale and layer.center):
         return type(layer).call(layer, x)
     if not onnx:
-        return _normalized(x, -1, layer.epsilon) * layer.gamma + layer.beta
+        return _normalized(x, layer.epsilon) * layer.gamma + layer.beta
     import tensorflow as tf
 
     inputs = [x, *(ops.convert_to_tensor(weight) for weight in (layer.gamma, layer.beta))]
@@ -96,7 +96,7 @@ def _unit_norm(layer: Any, x: Any) -> Any:
     """`keras.layers.UnitNormalization.call`, by a mean: of a sum, the converter makes an operator that GPUs lack."""
     if layer.axis not in (-1, [-1]):
         return type(layer).call(layer, x)
-    scaled = x / _peak(x, -1, 2.0**-14)
+    scaled = x / _peak(x, 2.0**-14)
     return scaled * ops.rsqrt(ops.mean(ops.square(scaled), -1, keepdims=True) * x.shape[-1])
 
 
