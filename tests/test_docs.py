@@ -383,7 +383,7 @@ def test_a_page_of_a_task_begins_with_a_block_that_runs_and_what_it_prints(page)
 @pytest.mark.parametrize("page", "training dense detection zero_shot inspection loading features export/README".split())
 def test_a_page_of_a_task_opens_with_a_picture_code_a_command_and_what_to_vary(page):
     opening = (ROOT / "docs" / f"{page}.md").read_text("utf-8").partition("\n## ")[0]
-    places = [opening.find(part) for part in ("![", "```python", "\n    keras-vit ", " vary")]
+    places = [opening.find(part) for part in ("![", "```python", "\n    keras-vit ", "You can vary ")]
     assert places == sorted(places) and places[0] > 0, places
 
 
