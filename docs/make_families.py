@@ -89,8 +89,8 @@ does not apply. Rows with "texts" are text towers.
 | trained | after three updates of `finetune`: how many weight arrays changed, of all with a gradient |
 | LoRA | after two more updates with `lora_rank=2`: the model with adapters, and the model after `merge_lora` |
 | `.keras` | the model before saving, and the model after loading |
-| `with_config` | the model without head, and `feature_extractor`; then a model for any image size, and for one size |
-| `saved_model`, `litert`, `onnx` | the Keras model, and the exported file in its own runtime, with 1 and 7 images |
+| `with_config` | two comparisons, the larger difference counts: `with_config(classes=None)`, which has no head, and the same features from `feature_extractor`; `with_config(dynamic=True)`, for any image size, and a model for one size |
+| `saved_model`, `litert`, `onnx` | the Keras model, and the exported file in its own runtime, which runs the 8 images as batches of 1 and 7 |
 
 Weights of a Mixer fit one grid of patches, so its image size was not changed. Text towers and models for masks or depth
 were not trained; they got random adapters. TensorFlow writes all three formats, also for JAX and PyTorch, and must be

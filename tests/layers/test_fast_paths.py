@@ -64,8 +64,9 @@ def form_of(operation, x):
 
 @pytest.fixture(autouse=True)
 def pieces(monkeypatch):
-    """What is for many values only takes few as well, and several pieces, so that small tests see it."""
+    """What is for many values, or for one kind of processor, runs here as well, in several pieces."""
     monkeypatch.setattr(fast_torch, "FEW", 0)
+    monkeypatch.setattr(fast_torch, "is_amd_with_avx512", lambda: True)
     monkeypatch.setattr(fast_torch, "PIECE", 1 << 18)
 
 
@@ -347,11 +348,13 @@ class TestTorch:
         assert torch.equal(x, kept)
 
     @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
-    @pytest.mark.parametrize("few", [0, 1 << 20])
-    def test_gelu_in_place_gives_the_same_numbers(self, dtype, few, monkeypatch):
+    @pytest.mark.parametrize(("few", "amd"), [(0, True), (0, False), (1 << 20, True)])
+    def test_gelu_in_place_gives_the_same_numbers(self, dtype, few, amd, monkeypatch):
         import torch
 
         monkeypatch.setattr(fast_torch, "FEW", few)
+        monkeypatch.setattr(fast_torch, "is_amd_with_avx512", lambda: amd)
+        assert fast_torch._uses_pytorch_gelu(torch.zeros(9)) is (bool(few) or not amd)  # noqa: SLF001
         x = torch.linspace(-12, 12, 300_001).to(getattr(torch, dtype))
         for kind in ("tanh", "exact", "quick"):
             expected, place = ops.activate(x, kind), x.clone()

@@ -196,9 +196,10 @@ def test_the_rule(monkeypatch):
     """By the processor alone, unless a variable says otherwise: no clock is looked at."""
     monkeypatch.undo()
     monkeypatch.delenv("KERAS_VIT_ONEDNN", raising=False)
+    monkeypatch.setattr(fast_torch, "is_amd_with_avx512", fast_torch.is_amd_with_avx512.__wrapped__)
     for found, rule in ((AMD, True), (INTEL, False), (AMD | {"avx512_f": False}, False), ({}, False)):
         monkeypatch.setattr(torch.cpu, "get_capabilities", lambda found=found: found)
-        assert fast_torch.takes_onednn.__wrapped__() is rule
+        assert fast_torch.is_amd_with_avx512() is fast_torch.takes_onednn.__wrapped__() is rule
         for value in "01":
             with monkeypatch.context() as patch:
                 patch.setenv("KERAS_VIT_ONEDNN", value)
