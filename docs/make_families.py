@@ -89,8 +89,11 @@ does not apply. Rows with "texts" are text towers.
 | trained | after three updates of `finetune`: how many weight arrays changed, of all with a gradient |
 | LoRA | after two more updates with `lora_rank=2`: the model with adapters, and the model after `merge_lora` |
 | `.keras` | the model before saving, and the model after loading |
-| `with_config` | two comparisons, the larger difference counts: `with_config(classes=None)`, which has no head, and the same features from `feature_extractor`; `with_config(dynamic=True)`, for any image size, and a model for one size |
-| `saved_model`, `litert`, `onnx` | the Keras model, and the exported file in its own runtime, which runs the 8 images as batches of 1 and 7 |
+| `with_config` | two comparisons (1) and (2), of which the larger difference counts |
+| `saved_model`, `litert`, `onnx` | the Keras model, and the exported file in its own runtime (batches of 1 and 7) |
+
+(1) The model without its head, `with_config(classes=None)`, and the same features from `feature_extractor`. (2) A model
+for any image size, `with_config(dynamic=True)`, and a model for one size.
 
 Weights of a Mixer fit one grid of patches, so its image size was not changed. Text towers and models for masks or depth
 were not trained; they got random adapters. TensorFlow writes all three formats, also for JAX and PyTorch, and must be
