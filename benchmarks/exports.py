@@ -41,8 +41,8 @@ This page compares [exported files](export/README.md) with their models: accurac
 by its runtime in a new process. Measured by `python benchmarks/exports.py --jobs {jobs} --output docs/exports.md` on
 {cores} CPU cores; each model and file used {share} of them. The versions are those of `constraints.txt`.
 
-- `model`: R26+ViT-S/32 is a hybrid, a ResNet before a ViT. OWLv2 is a [detector](detection.md), here with two class names
-  in the file. A detector has no top class, so its column is empty.
+- `model`: R26+ViT-S/32 is a hybrid, a ResNet before a ViT. OWLv2 is a [detector](detection.md), here with two class
+  names in the file. A detector has no top class, so its column is empty.
 - `backend` is the backend of the Keras model.
 - `error` is the largest absolute difference between the outputs of file and model.
 - `same top class` is the share of images for which file and model predict the same class.
