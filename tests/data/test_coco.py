@@ -114,6 +114,7 @@ def test_names_of_classes(tmp_path):
 
 def test_what_is_left_out_is_said(tmp_path):
     """Crowds, and instances with a box alone."""
+    pytest.importorskip("pycocotools")
     with pytest.warns(UserWarning, match="1 of 2 annotations .* no polygons or run lengths, and are left out"):
         assert len(opened(tmp_path, SQUARE, []).read(0)[1]["labels"]) == 1
     for nothing in ([], None):
