@@ -18,6 +18,7 @@ import pytest
 BACKENDS = ("tensorflow", "jax", "torch")
 GOLDEN = Path(__file__).parent / "golden"
 _ALL_ONCE = re.compile(r"^pytestmark = (?:.*|\[[^\]]*)\bonce\b", re.MULTILINE)
+_SOME_ELSEWHERE = re.compile(r"mark\.(?:each|nightly_elsewhere)\b")
 
 # All of this must be in place before the first import of Keras, which reads it once.
 # A Keras home of our own: the user's ~/.keras/keras.json is neither read nor written.
@@ -50,6 +51,7 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 
 def pytest_configure(config):
     config.addinivalue_line("markers", f"once: knows no backend, so that it runs on {BACKENDS[-1]} only")
+    config.addinivalue_line("markers", "each: runs on each backend, in a file whose other tests are `once`")
     config.addinivalue_line("markers", "long: of the files that take longest, which begin")
     config.addinivalue_line("markers", "nightly: takes long and seldom fails: for `make test-nightly`")
     config.addinivalue_line("markers", f"nightly_elsewhere: nightly on other backends than {BACKENDS[-1]}")
@@ -62,16 +64,24 @@ def pytest_configure(config):
 
 def pytest_ignore_collect(collection_path):
     """Files in which no test knows a backend are not even read where all of them would be skipped."""
-    elsewhere = os.environ["KERAS_BACKEND"] != BACKENDS[-1] and collection_path.name.startswith("test_")
+    if os.environ["KERAS_BACKEND"] == BACKENDS[-1] or not collection_path.name.startswith("test_"):
+        return None
+    text = collection_path.read_text()
     # True and None are all that pytest knows: False would overrule what the command line leaves out.
-    return True if elsewhere and _ALL_ONCE.search(collection_path.read_text()) else None
+    return True if _ALL_ONCE.search(text) and not _SOME_ELSEWHERE.search(text) else None
+
+
+def _runs_once(item):
+    """A mark of the test itself counts more than that of its file."""
+    own = {mark.name for mark in item.own_markers}
+    return "once" in own or bool(item.get_closest_marker("once") and not own & {"each", "nightly_elsewhere"})
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses
 def pytest_collection_modifyitems(config, items):
     if os.environ["KERAS_BACKEND"] != BACKENDS[-1]:
-        config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("once")])
-        items[:] = [item for item in items if not item.get_closest_marker("once")]
+        config.hook.pytest_deselected(items=[item for item in items if _runs_once(item)])
+        items[:] = [item for item in items if not _runs_once(item)]
         for item in items:
             if item.get_closest_marker("nightly_elsewhere"):
                 item.add_marker(pytest.mark.nightly)

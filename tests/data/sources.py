@@ -7,6 +7,8 @@ from pathlib import Path
 import keras
 import numpy as np
 
+from tests.pictures import save
+
 NAMES = ["blue", "green", "red"]
 SIZE = (8, 8)
 OPTIONS = {"image_size": SIZE, "batch_size": 4}
@@ -85,13 +87,9 @@ def encoded(data):
 
 
 def folder(data, tmp_path, monkeypatch):
-    from PIL import Image
-
     for split in ("train", "test"):
         for number, (pixels, label) in enumerate(zip(*data, strict=True)):
-            place = tmp_path / split / NAMES[label]
-            place.mkdir(parents=True, exist_ok=True)
-            Image.fromarray(pixels).save(place / f"{number:03}.png")
+            save(tmp_path / split / NAMES[label] / f"{number:03}.png", pixels)
     return tmp_path
 
 

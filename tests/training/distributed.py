@@ -1,4 +1,4 @@
-"""What the tests of several devices run in a process: `python -m tests.training.distributed eight|mirrored`.
+"""What the tests of several devices run in a process: `python -m tests.training.distributed eight|moved|mirrored`.
 
 How many devices there are is fixed when a framework starts, so that it cannot be changed within the tests' process.
 The job prints its figures as JSON on its last line.
@@ -152,6 +152,18 @@ def eight():
                 found[name]["odd"] = odd(divided)
     found["one"]["odd"] = odd(model)
     found["exchanged"] = exchanged(config.replace(representation_size=None, depth=2))
+    logits = compiled(CONFIGS["hybrid"]).predict(IMAGES, verbose=0)
+    with model_parallel(CONFIGS["hybrid"], 4).scope():
+        divided = compiled(CONFIGS["hybrid"])
+        error = np.abs(divided.predict(IMAGES, verbose=0) - logits).max()
+        found["hybrid"] = {"error": float(error), **shares(divided)}
+    return found
+
+
+def moved():
+    """JAX on 8 virtual devices: models that are read, resumed, evaluated and tuned on others than they were made on."""
+    config, found = CONFIGS["vit"], {}
+    model = compiled(config)
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "vit.npz")
         to_checkpoint(model, path)
@@ -162,22 +174,14 @@ def eight():
         if importlib.util.find_spec("orbax"):
             found["resumed"] = resumed(config, folder)
     here = evaluate(model, (IMAGES[:13], LABELS[:13]), batch_size=13, progress=False)
-    found["loaded"] = {
-        "loss": [here.loss, there.loss],
-        "same_counts": bool((there.confusion == here.confusion).all()),
-        **shares(loaded),
-    }
+    same = bool((there.confusion == here.confusion).all())
+    found["loaded"] = {"loss": [here.loss, there.loss], "same_counts": same, **shares(loaded)}
     plain = config.replace(dropout=0.0)
     found["tuned"] = {"one": fine_tuned(compiled(plain), 12)}
     with data_parallel().scope():
         found["tuned"]["inside"] = fine_tuned(compiled(plain), 12)
     for name, distribution in {"data": data_parallel(), "model": model_parallel(plain, 8)}.items():
         found["tuned"][f"moved to {name}"] = fine_tuned(compiled(plain), 12, distribution=distribution)
-    logits = compiled(CONFIGS["hybrid"]).predict(IMAGES, verbose=0)
-    with model_parallel(CONFIGS["hybrid"], 4).scope():
-        divided = compiled(CONFIGS["hybrid"])
-        error = np.abs(divided.predict(IMAGES, verbose=0) - logits).max()
-        found["hybrid"] = {"error": float(error), **shares(divided)}
     return found
 
 
@@ -207,4 +211,4 @@ def mirrored():
 
 
 if __name__ == "__main__":
-    print("\n" + json.dumps({"eight": eight, "mirrored": mirrored}[sys.argv[1]]()), flush=True)
+    print("\n" + json.dumps({"eight": eight, "moved": moved, "mirrored": mirrored}[sys.argv[1]]()), flush=True)

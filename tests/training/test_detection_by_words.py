@@ -1,6 +1,5 @@
 """Training a detector by words: both towers train, go on, and find what other words name."""
 
-import keras
 import numpy as np
 import pytest
 
@@ -8,6 +7,7 @@ import keras_vit
 from keras_vit import training
 from tests.small_models import small_vit, values_of
 from tests.training.test_detection import NAMES, RECIPE, SIZE, scenes
+from tests.training.test_loop import cut_off
 
 
 @pytest.fixture
@@ -30,18 +30,12 @@ def moved(old, new):
 
 @pytest.mark.nightly_elsewhere
 def test_both_towers_train_and_a_killed_run_goes_on(owl, tmp_path):
-    class Kill(keras.callbacks.Callback):
-        def on_epoch_end(self, epoch, logs=None):
-            if epoch == 0:
-                raise KeyboardInterrupt
-
     options = {"validation": scenes(4, 1), "every": 2}
     done = tune(owl, output=tmp_path / "whole", **options)
     image, text = moved(owl.detector, done.owl.detector), moved(owl.text_encoder, done.owl.text_encoder)
     assert image["head/embed/kernel"] > 1e-4 and max(text.values()) > 1e-4
     assert max(text.values()) < 0.6 * max(image.values())  # by half of the rate
-    with pytest.raises(KeyboardInterrupt):
-        tune(owl, output=tmp_path / "killed", callbacks=[Kill()], **options)
+    cut_off(tune, 3, owl=owl, output=tmp_path / "killed", **options)
     again = tune(owl, output=tmp_path / "killed", **options)
     assert not any(moved(done.owl.text_encoder, again.owl.text_encoder).values())
     assert not any(moved(done.model, again.model).values()) and done.log[-1]["val_ap"] == again.log[-1]["val_ap"]

@@ -6,6 +6,8 @@ import pytest
 from keras_vit import training
 from tests.training.test_mask_classification import gradients_of
 
+pytestmark = pytest.mark.once
+
 FLOAT32 = 1e-6  # of values around 1; Scenic's own float32 differs from float64 by 5e-7
 
 
@@ -16,12 +18,11 @@ def case(golden):
 
 @pytest.fixture(scope="module")
 def targets(case):
-    counts = case.meta["counts"]
-    return [
-        {"boxes": case.ref["true_boxes"][i, :n], "labels": case.ref["true_labels"][i, :n]} for i, n in enumerate(counts)
-    ]
+    boxes, labels = case.ref["true_boxes"], case.ref["true_labels"]
+    return [{"boxes": boxes[i, :n], "labels": labels[i, :n]} for i, n in enumerate(case.meta["counts"])]
 
 
+@pytest.mark.each
 def test_the_numbers_of_scenic(case, targets):
     loss, outputs = training.DetectionLoss(), {name: case.ref[name] for name in ("logits", "boxes")}
     terms = {name: float(value) for name, value in loss.terms(targets, outputs).items()}
@@ -39,7 +40,6 @@ def test_the_numbers_of_scenic(case, targets):
     assert not gradients[0][case.ref["logits"] == -1e6].any()  # of queries that only fill up
 
 
-@pytest.mark.once
 def test_the_pairs_of_scenic(case, targets):
     outputs = {name: case.ref[name] for name in ("logits", "boxes")}
     for i, found in enumerate(training.match_boxes(targets, outputs)):
@@ -49,7 +49,6 @@ def test_the_pairs_of_scenic(case, targets):
         np.testing.assert_allclose(found.cost, case.ref["cost"][i][:, :count], atol=2e-6, rtol=0)
 
 
-@pytest.mark.once
 def test_normalization_over_the_batch(case, targets):
     """The sums of pictures that are divided one by one, and by the numbers of all of them."""
     outputs = {name: case.ref[name] for name in ("logits", "boxes")}
@@ -64,7 +63,6 @@ def test_normalization_over_the_batch(case, targets):
         assert float(whole[name]) == pytest.approx(sums / counts.sum(), rel=1e-5)
 
 
-@pytest.mark.once
 def test_labels_as_numbers_and_pictures_without_boxes(case):
     outputs = {name: case.ref[name][:1] for name in ("logits", "boxes")}
     loss, boxes = training.DetectionLoss(), [[0.5, 0.5, 0.2, 0.2], [0.2, 0.2, 0.1, 0.1]]
@@ -74,7 +72,6 @@ def test_labels_as_numbers_and_pictures_without_boxes(case):
     assert float(terms["boxes"]) == float(terms["giou"]) == 0 and float(terms["classes"]) > 0
 
 
-@pytest.mark.once
 @pytest.mark.parametrize(
     "target, message",
     [

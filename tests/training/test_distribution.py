@@ -45,6 +45,12 @@ def eight(backend):
     return run("eight", 8)
 
 
+@pytest.fixture(scope="module")
+def moved(backend):
+    only(backend, "jax")
+    return run("moved", 8)
+
+
 def same_figures(found, one):
     assert found["count"] == 37
     np.testing.assert_allclose(found["loss"], one["loss"], rtol=TOLERANCE)
@@ -79,21 +85,23 @@ def test_the_curve_of_one_device_with_all_weights_or_an_eighth_of_them(eight):
     assert eight["hybrid"]["arrays"] == 2 * PER_BLOCK + 5 + 1  # block and head, the ResNet's convolutions, the end
 
 
-def test_loading_evaluating_and_fine_tuning_on_several_devices(eight):
-    here, there = eight["loaded"]["loss"]
+@pytest.mark.nightly
+def test_loading_evaluating_and_fine_tuning_on_several_devices(moved):
+    here, there = moved["loaded"]["loss"]
     assert there == pytest.approx(here, rel=TOLERANCE)
-    assert eight["loaded"]["same_counts"] and eight["loaded"]["split"] == 1 / 4
-    same_runs(eight["tuned"])  # in the scope, and with a distribution that the model was made outside of
+    assert moved["loaded"]["same_counts"] and moved["loaded"]["split"] == 1 / 4
+    same_runs(moved["tuned"])  # in the scope, and with a distribution that the model was made outside of
 
 
-def test_written_by_eight_devices_and_resumed_on_four_and_one(eight):
+@pytest.mark.nightly
+def test_written_by_eight_devices_and_resumed_on_four_and_one(moved):
     pytest.importorskip("orbax.checkpoint")
-    saved, *others = eight["resumed"]["found"]
+    saved, *others = moved["resumed"]["found"]
     assert saved["losses"][0] < saved["first"][0] and saved["share"] < 1 / 2 and others[-1]["share"] == 1
     for loaded in others:
         assert loaded["sum"] == pytest.approx(saved["sum"], rel=1e-12)  # the same values, summed in another order
         assert loaded["losses"] == pytest.approx(saved["losses"], rel=TOLERANCE)  # the second one: with the momenta
-    assert set(eight["resumed"]["arrays"]) == {1}  # one array at a time
+    assert set(moved["resumed"]["arrays"]) == {1}  # one array at a time
 
 
 @pytest.mark.nightly
@@ -127,9 +135,6 @@ def test_checkpoints_that_do_not_fit_are_refused(backend, tmp_path):
     ):
         with pytest.raises(error, match=message):
             load_sharded(other, path)
-
-
-# The table, without devices: layout maps are plain data on every backend.
 
 
 def mesh(*shape, names=("batch", "model")):

@@ -11,7 +11,12 @@ import keras_vit
 from keras_vit import data, segmentation, training
 from keras_vit.training.distribution import Sharing
 from keras_vit.training.eomt import MeasuredSegments, mask_windows
+from tests.pictures import save
 from tests.segmentation.test_eomt import DINOV2, DINOV3, HEAD, shaken
+from tests.small_models import values_of
+from tests.training.test_loop import assert_same_weights, cut_off
+
+pytestmark = pytest.mark.once
 
 RECIPE = training.recipe("segmentation/eomt_ade20k_base").replace(
     steps=12, warmup_steps=3, backbone_warmup_steps=2, learning_rate=1e-2
@@ -28,40 +33,33 @@ def named(model, values):
     return {by_path[path]: value for path, value in values.items()}
 
 
-@pytest.mark.once
 def test_the_two_warmups():
     """The head warms up, then the backbone, whose final norm is of it; both fall by the power 0.9."""
     model = model_of()
     optimizer = training.build_optimizer(RECIPE, model)
     r, a, b, total = 1e-2, 3, 2, 12
+    of_head = ("queries/tokens", "class_head/kernel", "mask_head/fc1/bias", "upscale_0/norm/gamma")
+    shares = {"encoder_norm/gamma": 1, "block_2/scale1/gamma": 1, "block_1/attention/query/bias": 0.8}
+    shares |= dict.fromkeys(("block_0/norm1/gamma", "embedding/kernel", "class_token/token"), 0.8**2)
     for k in range(total):
         head = k / a if k < a else (1 - (k - a) / (total - a)) ** 0.9
         backbone = 0 if k < a else (k - a) / b if k < a + b else (1 - (k - a - b) / (total - a - b)) ** 0.9
         rates = named(model, optimizer.rates(k))
-        wanted = {
-            "queries/tokens": head,
-            "class_head/kernel": head,
-            "mask_head/fc1/bias": head,
-            "upscale_0/norm/gamma": head,
-            "encoder_norm/gamma": backbone,
-            "block_2/scale1/gamma": backbone,
-            "block_1/attention/query/bias": 0.8 * backbone,
-            "block_0/norm1/gamma": 0.8**2 * backbone,
-            "embedding/kernel": 0.8**2 * backbone,
-            "class_token/token": 0.8**2 * backbone,
-        }
+        wanted = dict.fromkeys(of_head, head) | {name: share * backbone for name, share in shares.items()}
         for name, rate in wanted.items():
             assert rates[name] == pytest.approx(r * rate, rel=1e-5, abs=1e-12), (name, k)
     assert {*optimizer.decays().values()} == {0.05}
     assert optimizer.rates(0).keys() == {weight.path for weight in model.trainable_weights}
+    again = keras.optimizers.deserialize(keras.optimizers.serialize(optimizer))
+    again.build(model.trainable_variables)
+    assert not {id(v) for v in optimizer.variables} & {id(weight) for weight in model.weights}
+    assert again.rates(7) == optimizer.rates(7) and again.decays() == optimizer.decays()
 
 
-@pytest.mark.once
 def test_blocks_with_queries_have_the_whole_rate_with_dinov3():
     model = model_of(DINOV3)
-    recipe = training.recipe("segmentation/eomt_dinov3_coco_panoptic_base").replace(
-        steps=10, warmup_steps=0, backbone_warmup_steps=0
-    )
+    recipe = training.recipe("segmentation/eomt_dinov3_coco_panoptic_base")
+    recipe = recipe.replace(steps=10, warmup_steps=0, backbone_warmup_steps=0)
     rates = named(model, training.build_optimizer(recipe, model).rates(0))
     shares = {name: rates[f"{name}/norm1/gamma"] / 2e-4 for name in ("block_0", "block_1", "block_2")}
     assert shares == pytest.approx({"block_0": 0.64, "block_1": 1.0, "block_2": 1.0})
@@ -83,6 +81,7 @@ def reference(weights, gradients, rates, clip=0.01, decay=0.05, moving=True):
     return weights
 
 
+@pytest.mark.nightly_elsewhere
 def test_updates_are_those_of_pytorch():
     """Also while the backbone's rate is 0: its gradients are in the norm and move the moments."""
     model, rng = model_of(), np.random.default_rng(1)
@@ -101,17 +100,6 @@ def test_updates_are_those_of_pytorch():
         assert np.abs(ops.convert_to_numpy(weight) - wanted[weight.path]).max() <= 1e-4 * way
 
 
-@pytest.mark.once
-def test_the_optimizer_is_saved_with_its_schedules():
-    model = model_of()
-    optimizer = training.build_optimizer(RECIPE, model)
-    again = keras.optimizers.deserialize(keras.optimizers.serialize(optimizer))
-    again.build(model.trainable_variables)
-    assert not {id(v) for v in optimizer.variables} & {id(weight) for weight in model.weights}
-    assert again.rates(7) == optimizer.rates(7) and again.decays() == optimizer.decays()
-
-
-@pytest.mark.once
 def test_recipes_that_are_not_for_a_model_or_too_short():
     with pytest.raises(ValueError, match="backbone_warmup_steps=2 is for an EoMT"):
         training.build_optimizer(RECIPE, keras_vit.VisionTransformer(DINOV2))
@@ -129,7 +117,6 @@ def test_recipes_that_are_not_for_a_model_or_too_short():
     assert max(rates(12).values()) == pytest.approx(1e-3)
 
 
-@pytest.mark.once
 def test_when_masks_are_annealed():
     """Windows of a sixth of the run; the power of the learning rate; the update counted from 0."""
     assert mask_windows(88692, 4) == ([14782, 29564, 44346, 59128], [29564, 44346, 59128, 73910])
@@ -143,9 +130,8 @@ def test_when_masks_are_annealed():
 
 
 @pytest.mark.nightly_elsewhere
-@pytest.mark.parametrize("backbone", [DINOV2, pytest.param(DINOV3, marks=pytest.mark.once)], ids=["dinov2", "dinov3"])
-def test_steps_lower_the_loss(backbone):
-    model, rng = keras_vit.EoMT(keras_vit.EoMTConfig(backbone=backbone, **HEAD)), np.random.default_rng(0)
+def test_steps_lower_the_loss():
+    model, rng = keras_vit.EoMT(keras_vit.EoMTConfig(backbone=DINOV3, **HEAD)), np.random.default_rng(0)
     images = rng.normal(size=(2, 24, 24, 3)).astype("float32")
     masks = np.zeros((2, 24, 24), bool)
     masks[0, :12] = masks[1, :, 12:] = True
@@ -162,7 +148,7 @@ def test_steps_lower_the_loss(backbone):
         losses.append(step["loss"])
     assert losses[-1] < 0.9 * losses[0] and step["gradient_norm"] > 0
     with pytest.raises(TypeError, match="model must be an EoMT"):
-        training.predictions(keras_vit.VisionTransformer(backbone), images)
+        training.predictions(keras_vit.VisionTransformer(DINOV3), images)
 
 
 # Whole runs: on a new or a trained model, resumed, with adapters, frozen, measured
@@ -170,14 +156,8 @@ def test_steps_lower_the_loss(backbone):
 SIZE = 16
 VIT = keras_vit.ViTConfig(image_size=SIZE, patch_size=4, width=16, depth=2, heads=2, mlp_width=16, classes=None)
 RUN = training.recipe("segmentation/eomt_coco_panoptic_base").replace(
-    steps=4,
-    batch_size=2,
-    warmup_steps=1,
-    backbone_warmup_steps=1,
-    queries=4,
-    points=64,
-    learning_rate=1e-3,
-    image_size=SIZE,
+    **{"steps": 4, "batch_size": 2, "warmup_steps": 1, "backbone_warmup_steps": 1},
+    **{"queries": 4, "points": 64, "learning_rate": 1e-3, "image_size": SIZE},
 )
 
 
@@ -200,13 +180,14 @@ def small():
     return keras_vit.VisionTransformer(VIT)
 
 
-def weights_of(model):
-    return {name: keras.ops.convert_to_numpy(w) for name, w in keras_vit.models.weights_by_path(model).items()}
-
-
 def run(model=None, recipe=RUN, **options):
     options = {"verbose": False, "seed": 1, "every": 2} | options
     return training.finetune_segmentation(model or small(), scenes(), recipe, **options)
+
+
+@pytest.fixture(scope="module")
+def whole():
+    return run()
 
 
 @pytest.mark.nightly_elsewhere
@@ -221,17 +202,14 @@ def test_a_new_eomt_on_a_backbone(tmp_path):
     assert {"val_segmentation_quality", "val_recognition_quality"} <= done.log[-1].keys()
     assert [row["step"] for row in done.log] == [2, 4] and all(np.isfinite(row["loss"]) for row in done.log)
     assert (tmp_path / "run/masks.png").read_bytes().startswith(b"\x89PNG")
-    before = weights_of(small())
-    assert np.abs(weights_of(done.model)["block_1/mlp/fc1/kernel"] - before["block_1/mlp/fc1/kernel"]).max() > 0
+    before = values_of(small())
+    assert np.abs(values_of(done.model)["block_1/mlp/fc1/kernel"] - before["block_1/mlp/fc1/kernel"]).max() > 0
 
 
-@pytest.mark.once
 def test_pictures_that_cannot_be_read_are_skipped(tmp_path):
-    Image = pytest.importorskip("PIL.Image")
     for i, (picture, target) in enumerate(zip(*scenes(4), strict=True)):
         for kind, array in (("images", picture), ("masks", target["masks"][0] + 2 * target["masks"][1])):
-            (tmp_path / kind).mkdir(exist_ok=True)
-            Image.fromarray(array.astype("uint8")).save(tmp_path / kind / f"{i}.png")
+            save(tmp_path / kind / f"{i}.png", array.astype("uint8"))
     (tmp_path / "images/1.png").write_bytes(b"no picture")
     (tmp_path / "masks/2.png").write_bytes(b"no mask")
     options = {"classes": 3, "verbose": False, "steps": 2}
@@ -242,66 +220,47 @@ def test_pictures_that_cannot_be_read_are_skipped(tmp_path):
     assert [bad.path[-5:] for bad in done.bad_images] == ["1.png", "2.png"]
 
 
-@pytest.mark.once
-def test_the_best_is_kept_and_a_seed_repeats_a_run():
-    runs = [run(validation=scenes(2), keep=keep) for keep in ("best", "last")]
-    assert sum(row["kept"] for row in runs[0].log) == 1
-    assert [row["loss"] for row in runs[0].log] == [row["loss"] for row in runs[1].log]
+def test_the_best_is_kept_and_a_seed_repeats_a_run(whole):
+    log = run(validation=scenes(2), keep="best").log
+    assert sum(row["kept"] for row in log) == 1
+    assert [row["loss"] for row in log] == [row["loss"] for row in whole.log]
 
 
-@pytest.mark.once  # test_finetuning.py kills a run on each backend
-def test_a_run_that_was_killed_goes_on(tmp_path):
-    class Kill(keras.callbacks.Callback):
-        def on_epoch_end(self, epoch, logs=None):
-            raise KeyboardInterrupt
-
-    whole = run(output=tmp_path / "whole")
-    with pytest.raises(KeyboardInterrupt):
-        run(output=tmp_path / "killed", callbacks=[Kill()])
-    killed = run(output=tmp_path / "killed")
-    for name, weight in weights_of(whole.model).items():
-        np.testing.assert_array_equal(weight, weights_of(killed.model)[name])
-    assert isinstance(keras_vit.load(tmp_path / "whole" / "model.keras"), keras_vit.EoMT)
+# test_finetuning.py kills a run on each backend
+def test_a_run_that_was_killed_goes_on(whole, tmp_path):
+    cut_off(run, 3, output=tmp_path / "run")
+    assert_same_weights(run(output=tmp_path / "run").model, whole.model)
+    assert isinstance(keras_vit.load(tmp_path / "run" / "model.keras"), keras_vit.EoMT)
 
 
-@pytest.mark.once
-def test_classes_in_another_order_are_refused():
-    """The class head would begin again, and nobody would notice."""
-    sorted_, other = (data.open_segments(scenes(), class_names=names) for names in (["a", "b"], ["b", "a"]))
-    first = training.finetune_segmentation(small(), sorted_, RUN, steps=1, verbose=False).model
-    with pytest.raises(ValueError, match="classes of the data are those of the model, 'a', 'b', in another order"):
-        training.finetune_segmentation(first, other, RUN, verbose=False)
-
-
-@pytest.mark.once
-def test_an_eomt_goes_on_with_other_classes():
-    """All of it but the class head, which stays where they only get names."""
-    first = run().model
+def test_an_eomt_goes_on_with_other_classes(whole):
+    """All of it but the class head, which stays where they only get names. In another order they are refused."""
+    first = whole.model
     named = data.open_segments(scenes(), class_names=["a", "b"])
     recipe = RUN.replace(learning_rate=0.0, steps=1, warmup_steps=0, backbone_warmup_steps=0)
     done = training.finetune_segmentation(first, named, recipe, verbose=False)
     assert done.model.config == first.config.replace(class_names=("a", "b"))
-    for name, weight in weights_of(first).items():
-        np.testing.assert_array_equal(weights_of(done.model)[name], weight)
+    other = data.open_segments(scenes(), class_names=["b", "a"])
+    with pytest.raises(ValueError, match="classes of the data are those of the model, 'a', 'b', in another order"):
+        training.finetune_segmentation(done.model, other, recipe, verbose=False)
+    for name, weight in values_of(first).items():
+        np.testing.assert_array_equal(values_of(done.model)[name], weight)
     pictures, targets = scenes()
     targets[0]["labels"] = np.array([0, 2])
     done = training.finetune_segmentation(first, (pictures, targets), recipe, verbose=False)
     assert done.model.config.classes == 3 and done.model.config.queries == 4
-    old, new = weights_of(first), weights_of(done.model)
+    old, new = values_of(first), values_of(done.model)
     for name in old.keys() - {"class_head/kernel", "class_head/bias"}:
         np.testing.assert_array_equal(old[name], new[name])
 
 
-@pytest.mark.once
 @pytest.mark.parametrize(
-    "changes, trained",
-    [({"freeze": ("backbone",)}, ()), ({"lora_rank": 2}, ("lora",))],
-    ids=["frozen", "adapters"],
+    "changes, trained", [({"freeze": ("backbone",)}, ()), ({"lora_rank": 2}, ("lora",))], ids=["frozen", "adapters"]
 )
 def test_a_backbone_that_stays(changes, trained):
     """The decay of the recipe's rates, which nobody has asked for, has then nothing to do, or adapters have it."""
     done = run(recipe=RUN.replace(**changes))
-    before, after = weights_of(small()), weights_of(done.model)
+    before, after = values_of(small()), values_of(done.model)
     for name, weight in before.items():
         if name in after:
             np.testing.assert_array_equal(weight, after[name])
@@ -309,19 +268,16 @@ def test_a_backbone_that_stays(changes, trained):
     assert any("lora" in name for name in names) == ("lora" in trained)
 
 
-@pytest.mark.once
 def test_a_published_recipe_without_layer_decay_runs():
     recipe = training.recipe("segmentation/eomt_dinov3_ade20k_large")
     assert recipe.layer_decay == 1.0
     run(recipe=recipe.replace(steps=2, batch_size=2, image_size=SIZE, queries=4, points=64))
 
 
-@pytest.mark.once
-def test_masks_are_compared_at_as_many_points_as_the_recipe_says():
-    assert run(every=4, points=32).log[0]["loss"] != run(every=4).log[0]["loss"]
+def test_masks_are_compared_at_as_many_points_as_the_recipe_says(whole):
+    assert run(points=32).log[0]["loss"] != whole.log[0]["loss"]
 
 
-@pytest.mark.once
 def test_batches_are_accumulated():
     """Two epochs are three updates, and the warm-ups, which take more than half of them, are the user's: they stay."""
     done = run(recipe=RUN.replace(accumulate=2, batch_size=4, epochs=2))
@@ -335,7 +291,6 @@ def trained(task=None):
     return keras_vit.EoMT(keras_vit.EoMTConfig(backbone=VIT.replace(pooling="none"), **config))
 
 
-@pytest.mark.once
 def test_semantic_masks_are_measured_by_the_mean_iou():
     pictures, targets = scenes()
     masks = np.stack([target["masks"][0] + 2 * target["masks"][1] for target in targets]).astype("uint8")
@@ -346,7 +301,6 @@ def test_semantic_masks_are_measured_by_the_mean_iou():
         training.finetune_segmentation(small(), (np.stack(pictures), masks), RUN, stuff_classes=[1], **options)
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("names", [None, ["square"], ["black", "square"]])
 def test_masks_of_0_and_255_are_refused(names):
     pictures, targets = scenes()
@@ -358,7 +312,6 @@ def test_masks_of_0_and_255_are_refused(names):
     training.finetune_segmentation(small(), (pictures, np.uint8(masks)), RUN, reduce_zero_label=True, **options)
 
 
-@pytest.mark.once
 @pytest.mark.parametrize(
     "options, message",
     [
@@ -376,35 +329,31 @@ def test_options_that_do_not_apply(options, message):
         run(**options | {"model": options.get("model", small)()})
 
 
-@pytest.mark.once
-def test_class_255_is_measured_as_any_other(monkeypatch):
-    found = segmentation.Segmentation(np.array([[255, 255, 0]], "int32"), (), "semantic")
+def measured(monkeypatch, found, target, task, classes):
+    """The figures of one picture in which an EoMT finds what is given."""
     monkeypatch.setattr("keras_vit.training.eomt.segment", lambda *args, **options: found)
-    target = {"masks": np.array([[[True, True, False]]]), "labels": np.array([255])}
 
     class Images(list):
-        task = "semantic"
+        pass
 
     images = Images([([np.zeros((1, 3, 3), "uint8")], [target])])
-    model = SimpleNamespace(config=SimpleNamespace(classes=256))
-    assert MeasuredSegments(model, images, Sharing(), ()).evaluate(model)["pixel_accuracy"] == 1.0
+    images.task, model = task, SimpleNamespace(config=SimpleNamespace(classes=classes))
+    return MeasuredSegments(model, images, Sharing(), ()).evaluate(model)
 
 
-@pytest.mark.once
+def test_class_255_is_measured_as_any_other(monkeypatch):
+    found = segmentation.Segmentation(np.array([[255, 255, 0]], "int32"), (), "semantic")
+    target = {"masks": np.array([[[True, True, False]]]), "labels": np.array([255])}
+    assert measured(monkeypatch, found, target, "semantic", 256)["pixel_accuracy"] == 1.0
+
+
 @pytest.mark.parametrize("kind, recognition", [("instance", 2 / 3), ("panoptic", 1.0)])
 def test_an_invented_instance_lowers_the_recognition(monkeypatch, kind, recognition):
     parts = tuple(segmentation.Segment(i, 0, "dot", 0.9, 1) for i in range(2))
     found = segmentation.Segmentation(np.array([[0, 1, -1]], "int32"), parts, "panoptic")
-    monkeypatch.setattr("keras_vit.training.eomt.segment", lambda *args, **options: found)
-
-    class Images(list):
-        task = kind
-
     target = {"masks": np.array([[[True, False, False]]]), "labels": np.array([0])}
     pairs = {"masks": found.map == np.arange(2)[:, None, None], "scores": [0.9, 0.8], "labels": [0, 0]}
     monkeypatch.setattr("keras_vit.training.eomt.found_in", lambda *args: pairs)
-    images = Images([([np.zeros((1, 3, 3), "uint8")], [target])])
-    model = SimpleNamespace(config=SimpleNamespace(classes=1))
-    figures = MeasuredSegments(model, images, Sharing(), ()).evaluate(model)
+    figures = measured(monkeypatch, found, target, kind, 1)
     assert figures["recognition_quality"] == pytest.approx(recognition)
     assert figures.get("mask_ap", 1.0) == pytest.approx(1.0)  # what is invented comes last

@@ -25,6 +25,7 @@ FAMILIES = {
 # Files alone do not say how their pictures are prepared; here it does not matter.
 pytestmark = [
     pytest.mark.long,
+    pytest.mark.nightly_elsewhere,
     pytest.mark.filterwarnings("ignore:.*does not contain all settings:UserWarning"),
 ]
 RECIPE = training.recipe("finetune/cifar10").replace(
@@ -72,7 +73,6 @@ def test_merged_saved_and_changed(trained, tmp_path):
     np.testing.assert_allclose(forward(features, x), forward(same, x)["pre_logits"], rtol=0, atol=SAME_FUNCTION)
 
 
-@pytest.mark.nightly_elsewhere
 def test_exported(trained, request, tmp_path):
     model, _, _ = trained
     formats = FAMILIES[request.node.callspec.params["trained"]]

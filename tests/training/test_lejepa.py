@@ -1,5 +1,7 @@
 """Pre-training without labels by LeJEPA: what is learned, what the log shows, and that a run goes on bit by bit."""
 
+import shutil
+
 import keras
 import numpy as np
 import pytest
@@ -9,14 +11,18 @@ from keras_vit import BiT, VisionTransformer, ViTConfig, training
 from keras_vit.data.augmentation import draws
 from keras_vit.data.views import ViewTransform, blurred, crop_box
 from keras_vit.training.lejepa import effective_rank, encode, neighbour_accuracy
+from tests.pictures import save
 from tests.small_models import small_bit_config, small_hybrid_config, small_vit, small_vit_config
-from tests.training.test_loop import weights_of
+from tests.training.test_loop import assert_same_weights, cut_off
 from tests.training.test_mask_classification import FLOAT32, gradients_of
+
+pytestmark = pytest.mark.once
 
 VIEWS = training.ViewAugmentation(local_views=2, flip=False)
 SMALL = {"steps": 4, "batch_size": 4, "image_size": 8, "every": 2, "verbose": False}
 PICTURES = np.random.default_rng(0).integers(0, 256, (12, 12, 10, 3)).astype("uint8")
 LABELS = np.arange(12) % 3
+ZEROS = np.zeros((2, 4, 3), "float32")
 
 
 def objective(weight=0.05, **changes):
@@ -35,10 +41,6 @@ def figures(done):
     return [{name: value for name, value in row.items() if name != "seconds"} for row in done.log]
 
 
-# Views
-
-
-@pytest.mark.once
 def test_views_depend_on_seed_epoch_and_index_alone():
     transform = ViewTransform((8, 12), VIEWS, local_size=(4, 8))
 
@@ -53,7 +55,6 @@ def test_views_depend_on_seed_epoch_and_index_alone():
     np.testing.assert_array_equal(large[1, 0].reshape(-1, 3), made(0, 3)[:96])
 
 
-@pytest.mark.once
 def test_crops_show_a_share_of_the_picture_and_blur_keeps_the_mean():
     rng = np.random.default_rng(0)
     for _ in range(200):
@@ -67,7 +68,6 @@ def test_crops_show_a_share_of_the_picture_and_blur_keeps_the_mean():
     assert blurred(point, 1.0).sum() == pytest.approx(3 * 255, abs=30) and blurred(point, 1.0).max() < 50
 
 
-@pytest.mark.once
 @pytest.mark.parametrize(
     ("size", "patch", "given", "wanted"),
     [
@@ -80,9 +80,6 @@ def test_crops_show_a_share_of_the_picture_and_blur_keeps_the_mean():
 )
 def test_local_views_are_whole_patches(size, patch, given, wanted):
     assert training.ViewAugmentation(local_size=given).local_size_for(size, patch) == wanted
-
-
-# The model that is trained
 
 
 @pytest.mark.nightly_elsewhere
@@ -106,7 +103,6 @@ def test_features_of_another_size_are_those_of_a_dynamic_model(changes):
     np.testing.assert_allclose(found, dynamic.predict(images, verbose=0), atol=2e-6)
 
 
-@pytest.mark.once
 def test_the_effective_rank_shows_a_collapse():
     rng = np.random.default_rng(0)
     normal = rng.normal(size=(4, 500, 8)).astype("float32")
@@ -116,14 +112,10 @@ def test_the_effective_rank_shows_a_collapse():
     assert float(effective_rank(np.zeros((4, 8), "float32"))) == 0
 
 
-@pytest.mark.once
 def test_neighbours_vote_without_the_picture_itself():
     features = np.array([[1, 0], [1, 0.1], [0, 1], [0.1, 1], [1, 0.05]], "float32")
     assert neighbour_accuracy(features, np.array([0, 0, 1, 1, 0])) == 1.0
     assert neighbour_accuracy(features[:2], np.array([0, 1])) == 0.0  # its own label is not seen
-
-
-# Runs
 
 
 @pytest.mark.nightly_elsewhere
@@ -139,53 +131,32 @@ def test_a_run_is_logged_and_the_projector_is_not_in_the_model():
     assert done.log[-1]["val_accuracy"] == pytest.approx(neighbour_accuracy(features, LABELS), abs=1e-6)
 
 
-@pytest.mark.once
 def test_the_same_seed_is_the_same_run_and_labels_are_not_read():
-    first = pretrained()
-    assert figures(first) == figures(pretrained((PICTURES, LABELS)))
-    assert figures(first) == figures(pretrained({"train": [*PICTURES]}))
-    assert figures(first) != figures(pretrained(seed=1))
+    first = figures(pretrained())
+    assert first == figures(pretrained((PICTURES, LABELS))) == figures(pretrained({"train": [*PICTURES]}))
+    assert first != figures(pretrained(seed=1))
+    assert 0 <= pretrained((PICTURES, LABELS), validation=0.25).accuracy <= 1  # a labelled share is for the probe
 
 
-@pytest.mark.once
 def test_a_run_that_was_stopped_goes_on_bit_by_bit(tmp_path):
-    class Stop(keras.callbacks.Callback):
-        def on_epoch_end(self, epoch, logs=None):
-            raise KeyboardInterrupt
-
     whole = pretrained(output=tmp_path / "whole")
-    with pytest.raises(KeyboardInterrupt):
-        pretrained(output=tmp_path / "stopped", callbacks=[Stop()])
+    cut_off(pretrained, 3, output=tmp_path / "stopped")
     resumed = pretrained(output=tmp_path / "stopped")
-    for one, other in zip(weights_of(whole.model), weights_of(resumed.model), strict=True):
-        np.testing.assert_array_equal(one, other)
+    assert_same_weights(whole.model, resumed.model)
     assert figures(whole)[-1] == figures(resumed)[-1]
     with pytest.raises(ValueError, match="other settings: task was 'LeJEPA"):
         pretrained(output=tmp_path / "stopped", task=objective(weight=0.5))
 
 
-@pytest.mark.once
 def test_pictures_come_from_folders_of_any_form(tmp_path):
-    from PIL import Image
-
-    for name, picture in zip(("a.png", "deep/b.png", "deep/er/c.png", "d.png"), PICTURES, strict=False):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(picture).save(tmp_path / name)
-    flat = pretrained(tmp_path)
-    (tmp_path / "train").mkdir()
-    for name in ("a.png", "d.png"):
-        (tmp_path / name).rename(tmp_path / "train" / name)
-    assert figures(flat) != figures(pretrained(tmp_path)), "pictures beside train/ are not trained on"
+    for name, picture in zip(("a.png", "deep/b.png", "deep/er/c.png", "train/d.png"), PICTURES, strict=False):
+        save(tmp_path / name, picture)
+    beside = figures(pretrained(tmp_path))
+    shutil.move(tmp_path / "train/d.png", tmp_path)
+    (tmp_path / "train").rmdir()
+    assert figures(pretrained(tmp_path)) != beside, "pictures beside train/ are not trained on"
 
 
-@pytest.mark.once
-def test_pictures_come_from_pipelines_and_a_labelled_share_is_kept_for_the_probe():
-    batches = [(PICTURES[i : i + 4], LABELS[i : i + 4]) for i in (0, 4)]
-    assert figures(pretrained(batches)) == figures(pretrained([{"image": pixels} for pixels, _ in batches]))
-    assert 0 <= pretrained((PICTURES, LABELS), validation=0.25).accuracy <= 1
-
-
-@pytest.mark.once
 def test_models_of_all_kinds_and_a_head_that_stays():
     model = small_vit()
     head = model.get_layer("head").get_weights()
@@ -199,7 +170,6 @@ def test_models_of_all_kinds_and_a_head_that_stays():
     assert "rank" in adapted.log[-1]
 
 
-@pytest.mark.once
 @pytest.mark.parametrize(
     ("run", "error", "words"),
     [
@@ -214,6 +184,15 @@ def test_models_of_all_kinds_and_a_head_that_stays():
         (lambda: pretrained(iter([])), ValueError, "the pipeline has no good image"),
         (lambda: pretrained("nowhere"), FileNotFoundError, "there is no folder nowhere"),
         (lambda: pretrained(task=objective(local_size=6)), ValueError, r"local_size must be .* a multiple .*6, 6"),
+        (lambda: pretrained(classes=3), ValueError, "classes=.*is about labels"),
+        (lambda: pretrained(class_names=["a"]), ValueError, "class_names=.*is about labels"),
+        (lambda: pretrained(target="number"), ValueError, "target=.*is about labels"),
+        (lambda: training.LeJEPALoss(weight=1.5), ValueError, "weight must be a number from 0 to 1, but 1.5"),
+        (lambda: training.LeJEPALoss(t_max=0), ValueError, "t_max must be a number above 0, but 0"),
+        (lambda: training.LeJEPALoss(knots=1), ValueError, "knots"),
+        (lambda: training.LeJEPALoss()(ZEROS[0]), ValueError, r"embeddings must be \(views, .*but \(4, 3\)"),
+        (lambda: training.LeJEPALoss(global_views=3)(ZEROS), ValueError, "3 global views or more"),
+        (lambda: training.LeJEPALoss()(ZEROS, np.ones((4, 8))), ValueError, r"slices must be \(3, .*but \(4, 8\)"),
         (lambda: training.LeJEPA(projector=()), ValueError, "projector must have at least one width"),
         (lambda: training.LeJEPA(views=3), TypeError, "views must be a ViewAugmentation, but 3"),
         (lambda: training.pretrain(small_vit(), PICTURES), TypeError, 'recipe must be given for objective="labels"'),
@@ -223,8 +202,6 @@ def test_what_is_refused(run, error, words):
     with pytest.raises(error, match=words):
         run()
 
-
-# What is learned
 
 STROKES = (  # characters of 5 x 5 cells
     "..#....#....#....#....#..",
@@ -263,7 +240,6 @@ def run_on_characters(validation, **options):
     return neighbour_accuracy(features, validation[1]), done
 
 
-@pytest.mark.once
 @pytest.mark.nightly
 def test_unlabelled_characters_are_told_apart_better_than_by_random_weights_or_pixels():
     pictures, labels = characters(200, 2)
@@ -273,7 +249,7 @@ def test_unlabelled_characters_are_told_apart_better_than_by_random_weights_or_p
     assert done.log[-1]["rank"] > done.log[0]["rank"] > 3
 
 
-@pytest.mark.once
+@pytest.mark.nightly
 def test_a_collapse_is_seen_in_the_log():
     log = run_on_characters(characters(40, 2), weight=0.0, steps=20, every=10)[1].log
     assert log[-1]["rank"] < 2 and log[-1]["deviation"] < 0.1
@@ -281,21 +257,12 @@ def test_a_collapse_is_seen_in_the_log():
     assert log[-1]["loss"] == pytest.approx(log[-1]["invariance"]) and log[-1]["invariance"] < 0.01
 
 
-@pytest.mark.once
-@pytest.mark.parametrize("option", [{"classes": 3}, {"class_names": ["a"]}, {"target": "number"}])
-def test_options_about_labels_are_refused(option):
-    with pytest.raises(ValueError, match=f"{next(iter(option))}=.*is about labels"):
-        pretrained(**option)
-
-
-# The loss beside lightly's numbers, and mistakes that others make with it
-
-
 @pytest.fixture(scope="module")
 def case(golden):
     return golden("train_lejepa_default")
 
 
+@pytest.mark.each
 def test_loss_terms_and_gradients_are_the_original_s(case):
     ref = case.ref
     loss = training.LeJEPALoss(**case.meta["options"], global_views=case.meta["global_views"])
@@ -308,7 +275,6 @@ def test_loss_terms_and_gradients_are_the_original_s(case):
     assert np.max(np.abs(gradient - ref["grad"])) <= FLOAT32 * np.ptp(ref["grad"])
 
 
-@pytest.mark.once
 def test_mistakes_are_far_away(case):
     embeddings, slices = case.ref["embeddings"], case.ref["slices"]
     options = {name: value for name, value in case.meta["options"].items() if name != "weight"}
@@ -328,7 +294,6 @@ def test_mistakes_are_far_away(case):
     assert halves == pytest.approx(case.meta["alone"], rel=FLOAT32)  # a process by itself, with half of the batch
 
 
-@pytest.mark.once
 def test_a_collapse_has_a_large_statistic_and_normal_embeddings_about_1():
     rng = np.random.default_rng(0)
     loss = training.LeJEPALoss(slices=256, seed=0)
@@ -340,7 +305,6 @@ def test_a_collapse_has_a_large_statistic_and_normal_embeddings_about_1():
         assert float(collapsed["sigreg"]) > pictures / 4
 
 
-@pytest.mark.once
 def test_slices_are_drawn_by_the_seed():
     embeddings = np.random.default_rng(0).normal(size=(2, 8, 4)).astype("float32")
     first, second, other = (training.LeJEPALoss(slices=4, seed=seed) for seed in (1, 1, 2))
@@ -349,20 +313,3 @@ def test_slices_are_drawn_by_the_seed():
     assert drawn != float(first(embeddings)), "drawn again in each call"
     seed = ops.convert_to_tensor(np.array([3, 4], "uint32" if keras.backend.backend() == "jax" else "int32"))
     assert float(first.terms(embeddings, seed=seed)["sigreg"]) == float(other.terms(embeddings, seed=seed)["sigreg"])
-
-
-@pytest.mark.once
-@pytest.mark.parametrize(
-    ("make", "words"),
-    [
-        (lambda z: training.LeJEPALoss(weight=1.5), "weight must be a number from 0 to 1, but 1.5"),
-        (lambda z: training.LeJEPALoss(t_max=0), "t_max must be a number above 0, but 0"),
-        (lambda z: training.LeJEPALoss(knots=1), "knots"),
-        (lambda z: training.LeJEPALoss()(z[0]), r"embeddings must be \(views, pictures, width\).*but \(4, 3\)"),
-        (lambda z: training.LeJEPALoss(global_views=3)(z), "3 global views or more"),
-        (lambda z: training.LeJEPALoss()(z, np.ones((4, 8))), r"slices must be \(3, number of slices\), but \(4, 8\)"),
-    ],
-)
-def test_what_the_loss_refuses(make, words):
-    with pytest.raises(ValueError, match=words):
-        make(np.zeros((2, 4, 3), "float32"))

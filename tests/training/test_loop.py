@@ -54,13 +54,35 @@ def batch(number):
 VALIDATION = FilledBatches(lambda number: batch(1000 + number), 2, 8)
 
 
-def train_until(step, model, steps, **options):
+class Stop(keras.callbacks.Callback):
+    """Calls a function of the model after some batches."""
+
+    def __init__(self, batches, stop):
+        super().__init__()
+        self.batches, self.stop = batches, stop
+
+    def on_train_batch_end(self, batch, logs=None):
+        self.batches -= 1
+        if self.batches == 0:
+            self.stop(self.model)
+
+
+def cut_off(run, batches, **options):
+    """Begins a run that an error ends after some batches."""
+
+    def fail(model):
+        raise RuntimeError("in the middle")
+
+    with pytest.raises(RuntimeError, match="in the middle"):
+        run(callbacks=[Stop(batches, fail)], **options)
+
+
+def train_until(step, model, steps, make=batch, **options):
     """A run that ends with an error before an update; on TensorFlow, the error comes wrapped in one of its own."""
 
     def cut(number):
-        if number == step:
-            raise ArithmeticError("cut off")
-        return batch(number)
+        assert number != step, "cut off"
+        return make(number)
 
     with pytest.raises(Exception, match="cut off"):
         train(model, cut, steps, verbose=False, **options)
@@ -122,23 +144,16 @@ def test_accumulated_batches_are_one_step():
     assert sorted(set(seen)) == [0, 1, 2, 3, 4, 5]
 
 
-class StopInTheMiddle(keras.callbacks.Callback):
-    """Stops a run after six batches, in the middle of a stretch."""
-
-    batches = 6
-
-    def on_train_batch_end(self, batch, logs=None):
-        self.batches -= 1
-        self.model.stop_training |= self.batches == 0
-
-
 # Nothing is ever better by 1e9 than the first. At the end it gives back the best weights: those are the run's.
 EARLY = {"patience": 1, "min_delta": 1e9, "restore_best_weights": True}
 
 
 @pytest.mark.parametrize(
     "callback, steps",
-    [(StopInTheMiddle, [4, 6]), (lambda: keras.callbacks.EarlyStopping("val_loss", **EARLY), [4, 8])],
+    [
+        (lambda: Stop(6, lambda model: setattr(model, "stop_training", True)), [4, 6]),  # in the middle of a stretch
+        (lambda: keras.callbacks.EarlyStopping("val_loss", **EARLY), [4, 8]),
+    ],
     ids=["in the middle", "early"],
 )
 @pytest.mark.once
@@ -170,25 +185,19 @@ def astray(number):
 )
 def test_the_best_weights_are_kept(tmp_path, make):
     """Also where the run is cut off after them, or stops for want of patience, bit for bit."""
-    options = {"every": 2, "validation": VALIDATION, "verbose": False, "keep": "best"}
+    options = {"every": 2, "validation": VALIDATION, "keep": "best"}
     whole, model, last = make(), make(), make()
-    log = train(whole, astray, 12, **options)
+    log = train(whole, astray, 12, verbose=False, **options)
     best = max(log, key=lambda row: (row["val_accuracy"], -row["val_loss"]))
     assert 2 <= best["step"] <= 8 and [row["kept"] for row in log] == [row is best for row in log]
     found = whole.evaluate(VALIDATION, return_dict=True, verbose=0)
     assert (found["loss"], found["accuracy"]) == pytest.approx((best["val_loss"], best["val_accuracy"]), rel=1e-6)
-    train(last, astray, 12, **options | {"keep": "last"})
+    train(last, astray, 12, verbose=False, **options | {"keep": "last"})
     assert any(np.any(a != b) for a, b in zip(weights_of(last), weights_of(whole), strict=True))
-
-    def cut(number):
-        assert number != 11, "cut off"
-        return astray(number)
-
-    with pytest.raises(Exception, match="cut off"):
-        train(make(), cut, 12, folder=RunFolder(tmp_path, {}), **options)
+    train_until(11, make(), 12, astray, folder=RunFolder(tmp_path, {}), **options)
     assert sorted(path.name for path in tmp_path.glob("step-*")) == [f"step-{s:08}.npz" for s in (best["step"], 10)]
     for again in (model, make()):  # the rest of the run, and once more when it is over
-        resumed = train(again, astray, 12, folder=RunFolder(tmp_path, {}), **options)
+        resumed = train(again, astray, 12, folder=RunFolder(tmp_path, {}), verbose=False, **options)
         assert [row | {"seconds": 0} for row in resumed] == [row | {"seconds": 0} for row in log]
         assert_same_weights(again, whole)
     assert [path.name for path in tmp_path.glob("step-*")] == ["step-00000012.npz"]
@@ -203,13 +212,9 @@ def test_patience(tmp_path):
     log = train(new_model(), astray, 99, **options)
     best = max(log, key=lambda row: (row["val_accuracy"], -row["val_loss"]))
     assert log[-1]["step"] == best["step"] + 4 < 99 and "kept" not in log[-1]
-
-    class Fail(keras.callbacks.Callback):
-        def on_train_end(self, logs=None):
-            raise RuntimeError("killed")
-
-    with pytest.raises(RuntimeError, match="killed"):
-        train(new_model(), astray, 99, folder=RunFolder(tmp_path, {}), callbacks=[Fail()], **options)
+    killed = keras.callbacks.LambdaCallback(on_train_end=lambda logs: {}["killed"])
+    with pytest.raises(KeyError, match="killed"):
+        train(new_model(), astray, 99, folder=RunFolder(tmp_path, {}), callbacks=[killed], **options)
     again = train(new_model(), astray, 99, folder=RunFolder(tmp_path, {}), **options)
     assert [row["loss"] for row in again] == [row["loss"] for row in log]
 

@@ -8,6 +8,8 @@ from keras import ops
 from keras_vit import training
 from keras_vit.training.mask_classification import match, pad_targets, sample
 
+pytestmark = pytest.mark.once
+
 FLOAT32 = 3e-6  # of values and of the gradients' range: a few times the noise of the original in float32
 
 
@@ -27,7 +29,7 @@ def gradients_of(function, *arrays):
     if backend == "jax":
         import jax
 
-        value, gradients = jax.value_and_grad(function, argnums=tuple(range(len(arrays))))(*arrays)
+        value, gradients = jax.jit(jax.value_and_grad(function, argnums=tuple(range(len(arrays)))))(*arrays)
     elif backend == "tensorflow":
         import tensorflow as tf
 
@@ -54,6 +56,7 @@ def outputs_of(masks, classes):
     return [{"masks": masks[i], "classes": classes[i]} for i in range(len(masks))]
 
 
+@pytest.mark.each
 def test_the_loss_and_its_gradients_are_the_authors(case, targets):
     loss = training.MaskClassificationLoss(case.meta["classes"], **case.meta["options"])
     logits = (case.ref["masks"], case.ref["classes"])
@@ -70,6 +73,7 @@ def test_the_loss_and_its_gradients_are_the_authors(case, targets):
     np.testing.assert_allclose(found, case.ref["terms"], rtol=FLOAT32)
 
 
+@pytest.mark.each
 def test_queries_are_matched_as_by_the_authors(case, targets):
     for i, output in enumerate(outputs_of(case.ref["masks"], case.ref["classes"])):
         for n, found in enumerate(match(targets, output, case.ref["match"][i])):
@@ -78,6 +82,7 @@ def test_queries_are_matched_as_by_the_authors(case, targets):
             assert sorted(zip(found.queries, found.targets, strict=True)) == sorted(pairs)
 
 
+@pytest.mark.each
 def test_values_at_points():
     """(x, y) from the corner of the map; between centres linear; what lies outside counts as 0."""
     maps = np.arange(6, dtype="float32").reshape(1, 2, 3) + 1
@@ -105,10 +110,8 @@ def unsorted(self, logits, points):
     return ops.concatenate([points["candidates"][:, :, :chosen], points["random"]], axis=2)
 
 
-@pytest.mark.once
 @pytest.mark.parametrize(
-    "mistake, error",
-    [("swapped", 0.01), ("clamped", 0.003), ("aligned", 0.005), ("unsorted", 0.05)],
+    "mistake, error", [("swapped", 0.01), ("clamped", 0.003), ("aligned", 0.005), ("unsorted", 0.05)]
 )
 def test_mistakes_with_points_show(case, targets, monkeypatch, mistake, error):
     points = points_of(case)
@@ -117,9 +120,8 @@ def test_mistakes_with_points_show(case, targets, monkeypatch, mistake, error):
     elif mistake == "unsorted":
         monkeypatch.setattr(training.MaskClassificationLoss, "_places", unsorted)
     else:
-        monkeypatch.setattr(
-            "keras_vit.training.mask_classification.sample", {"clamped": clamped, "aligned": aligned}[mistake]
-        )
+        other = {"clamped": clamped, "aligned": aligned}[mistake]
+        monkeypatch.setattr("keras_vit.training.mask_classification.sample", other)
     loss = training.MaskClassificationLoss(case.meta["classes"], **case.meta["options"])
     value = float(loss(targets, outputs_of(case.ref["masks"], case.ref["classes"]), points))
     assert abs(value / case.ref["total"] - 1) > error
@@ -138,7 +140,6 @@ def corners(count, size=8):
     return {"masks": masks, "labels": np.arange(count) % 3}
 
 
-@pytest.mark.once
 def test_masks_without_a_query_do_not_count():
     """Three masks and two queries: both terms are divided by two; a number that is given takes its place."""
     loss = training.MaskClassificationLoss(3, points=6, seed=1)
@@ -156,7 +157,6 @@ def test_masks_without_a_query_do_not_count():
     assert float(two["classes"]) == pytest.approx(float(six["classes"]))
 
 
-@pytest.mark.once
 def test_pictures_without_masks_train_classes_alone():
     """Whose loss is the mean weighted by the classes: one query with a mask among three without."""
     loss = training.MaskClassificationLoss(3, points=6, seed=1)
@@ -179,7 +179,6 @@ def test_pictures_without_masks_train_classes_alone():
     assert min(abs(float(terms["classes"]) - value) for value in wanted) < 1e-5 and queries <= {0, 1, 2, 3}
 
 
-@pytest.mark.once
 def test_costs_that_are_no_numbers():
     """NaN and infinity are the largest float: such a query gets a mask only if nothing else is left."""
     output = one_prediction(3)
@@ -188,7 +187,6 @@ def test_costs_that_are_no_numbers():
     assert found.queries.tolist() == [0, 2] and found.cost[1].min() == np.finfo("float32").max
 
 
-@pytest.mark.once
 def test_masks_that_fill_up_change_nothing():
     """The padded form, whose programs JAX compiles once: no gradient, no share in any term."""
     loss, output = training.MaskClassificationLoss(3, points=6), one_prediction(3, 2)
@@ -211,7 +209,6 @@ def test_points_are_drawn_by_the_seed():
     assert values[0] == values[1] != values[2]
 
 
-@pytest.mark.once
 @pytest.mark.parametrize(
     "options, message",
     [
@@ -227,7 +224,6 @@ def test_options_that_make_no_sense(options, message):
         training.MaskClassificationLoss(**{"classes": 3} | options)
 
 
-@pytest.mark.once
 def test_targets_that_make_no_sense():
     with pytest.raises(ValueError, match="targets must have masks"):
         pad_targets([corners(1), corners(1, size=6)])

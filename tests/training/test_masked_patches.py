@@ -85,6 +85,7 @@ def test_without_corruption_the_encoder_is_the_model_s():
     assert {id(w) for w in model.get_layer("block_0").weights} <= {id(w) for w in learner.weights}
 
 
+@pytest.mark.nightly_elsewhere
 @pytest.mark.parametrize("final_norm", ["tokens", "pooled", "none"])
 def test_a_model_that_was_optimized_for_inference_learns_patches(final_norm):
     """Its last block computes the class token alone, and here all of them."""

@@ -58,7 +58,7 @@ class Case:
             task = training.distillation(teacher, "soft")
         of_images = list if self.target == "segments" else np.asarray
         labelled = PIXELS if self.target == "none" else (of_images(PIXELS), made)
-        common = {"every": 2, "verbose": False, "validation": (of_images(images(6, 1)[0]), made[:6]), "task": task}
+        common = {"every": 2, "verbose": False, "validation": (of_images(images(2, 1)[0]), made[:2]), "task": task}
         target = self.target if self.target in ("multilabel", "number") else "class"
         done = training.train(model, labelled, recipe, target=target, **common)
         log = [

@@ -17,7 +17,7 @@ from tests.processes import environment, run_together
 from tests.training import in_processes
 from tests.training.distributed import CONFIGS, compiled, curve
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.once, pytest.mark.long]
 
 # Gradients are summed in another order. Measured, relative to the loss: up to 2e-7 a step.
 TOLERANCE = 5e-6
@@ -94,6 +94,7 @@ def test_two_processes_do_what_one_does(backend, tmp_path):
     same_run(in_processes.tune(tmp_path, "killed"), alone)
 
 
+@pytest.mark.each
 def test_a_model_that_is_split_within_each_of_two_processes(backend):
     """Two devices each: the batch is divided between the processes, and the weights within them."""
     if backend != "jax":
@@ -111,7 +112,6 @@ def test_a_model_that_is_split_within_each_of_two_processes(backend):
 # Without processes
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("kind", ["train", "test", "pipeline"])
 @pytest.mark.parametrize("count", [2, 7])
 def test_parts_are_the_batch(count, kind):
@@ -139,7 +139,6 @@ TORCHRUN = {"RANK": "3", "WORLD_SIZE": "8", "MASTER_ADDR": "a", "MASTER_PORT": "
 SLURM = {"SLURM_PROCID": "5", "SLURM_STEP_NUM_TASKS": "8", "SLURM_LOCALID": "1", "SLURM_STEP_TASKS_PER_NODE": "4(x2)"}
 
 
-@pytest.mark.once
 @pytest.mark.parametrize(
     ("environment", "place"),
     [
@@ -156,7 +155,6 @@ def test_what_launchers_say(environment, place):
     assert placement(environment) == place
 
 
-@pytest.mark.once
 def test_processes_of_one_machine_share_its_cores(monkeypatch):
     monkeypatch.setattr(os, "cpu_count", lambda: 64)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(64), raising=False)
@@ -168,7 +166,6 @@ def test_processes_of_one_machine_share_its_cores(monkeypatch):
     assert cores() == 4
 
 
-@pytest.mark.once
 def test_what_launchers_cannot_mean():
     with pytest.raises(ValueError, match="RANK must be a whole number"):
         placement(TORCHRUN | {"RANK": "x"})
@@ -180,6 +177,7 @@ def test_what_launchers_cannot_mean():
         pass
 
 
+@pytest.mark.each
 def test_strategies_of_several_processes_are_refused(backend):
     """A strategy with the resolver of MultiWorkerMirroredStrategy, which itself would wait for the other process."""
     if backend != "tensorflow":
@@ -203,6 +201,7 @@ def test_strategies_of_several_processes_are_refused(backend):
         assert batch_shares(SimpleNamespace(distribute_strategy=alone)) == 2
 
 
+@pytest.mark.each
 def test_failures_that_are_nobodys_loss_stay(backend):
     """A lost process is told in plain words, an error of this one as it is."""
     with pytest.raises(RuntimeError, match="out of memory"), Processes(0, 2).failing_together():

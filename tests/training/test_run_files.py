@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from keras_vit.training.loop import RunFolder, draw_curve
+from keras_vit.training.loop import RunFolder
 from tests.training.test_loop import new_model
 
 pytestmark = pytest.mark.once
@@ -38,14 +38,6 @@ def test_two_processes_do_not_share_a_folder(tmp_path):
     with RunFolder(tmp_path / "run", {}).locked(), pytest.raises(RuntimeError, match="Another process"):
         with RunFolder(tmp_path / "run", {}).locked():
             pass
-
-
-def test_the_curve_is_drawn(tmp_path):
-    pytest.importorskip("matplotlib")
-    rows = [{"step": s, "loss": 1 / s, "val_loss": None, "accuracy": 0.5, "learning_rate": 0.1} for s in (1, 2, 3)]
-    draw_curve(rows, tmp_path / "curve.png", "a run")
-    assert (tmp_path / "curve.png").read_bytes().startswith(b"\x89PNG")
-    assert len(list(tmp_path.iterdir())) == 1
 
 
 # Damaged files: errors that name the file and say what to do; nothing is half restored

@@ -8,26 +8,26 @@ import pytest
 
 from keras_vit import cli, data, training
 from keras_vit.checkpoints import save_model
+from tests.pictures import save
 from tests.training.test_finetuning import RECIPE, colours, finetune, new_model
-from tests.training.test_loop import assert_same_weights
+from tests.training.test_loop import assert_same_weights, cut_off
 
 
 def softplus(x):
     return np.logaddexp(0, x)
 
 
-@pytest.mark.parametrize("weights", [None, [0.5, 2.0, 7.0]])
-def test_losses_with_weights_of_classes(weights):
+def test_losses_with_weights_of_classes():
     """An independent reading of PyTorch's `weight` and `pos_weight`, with a plain mean."""
     rng = np.random.default_rng(0)
     logits = rng.normal(size=(6, 3)).astype("float32")
-    w = np.ones(3) if weights is None else np.array(weights)
+    w = np.array([0.5, 2.0, 7.0])
     one, several = np.eye(3, dtype="float32")[[0, 1, 2, 2, 1, 0]], rng.integers(0, 2, (6, 3)).astype("float32")
     log_p = logits - np.log(np.exp(logits.astype("float64")).sum(1, keepdims=True))
     expected = np.mean(-(w * one * log_p).sum(1))
-    np.testing.assert_allclose(float(training.SoftmaxLoss(class_weight=weights)(one, logits)), expected, rtol=1e-6)
+    np.testing.assert_allclose(float(training.SoftmaxLoss(class_weight=w)(one, logits)), expected, rtol=1e-6)
     expected = np.mean((w * several * softplus(-logits) + (1 - several) * softplus(logits)).sum(1))
-    loss = training.SigmoidLoss(class_weight=weights)
+    loss = training.SigmoidLoss(class_weight=w)
     np.testing.assert_allclose(float(loss(several, logits)), expected, rtol=1e-6)
     again = keras.losses.deserialize(keras.losses.serialize(loss))
     assert float(again(several, logits)) == float(loss(several, logits))
@@ -71,7 +71,7 @@ def test_balanced_weights():
             RECIPE.replace(**wrong)
 
 
-@pytest.mark.nightly_elsewhere
+@pytest.mark.nightly
 @pytest.mark.parametrize("target", ["multilabel", pytest.param("number", marks=pytest.mark.once)])
 def test_it_learns(target):
     images, labels = colours(48)
@@ -89,30 +89,19 @@ def test_it_learns(target):
 
 
 @pytest.mark.once  # test_loop.py and test_finetuning.py kill runs on each backend
-@pytest.mark.parametrize("weight", ["balanced", {"b": 4.0}])
-def test_a_killed_run_with_a_table_a_share_and_sampling_goes_on(weight, tmp_path):
+def test_a_killed_run_with_a_table_a_share_and_sampling_goes_on(tmp_path):
     """To the same weights, bit for bit."""
-    Image = pytest.importorskip("PIL.Image")
     pixels, labels = colours(30)
     for i, picture in enumerate(pixels):
-        Image.fromarray(picture).save(tmp_path / f"{i}.png")
+        save(tmp_path / f"{i}.png", picture)
     names = [f"{'abc'[n]} {'de'[n % 2] if i % 3 else ''}" for i, n in enumerate(labels)]
     columns = {"file": [f"{i}.png" for i in range(30)], "label": names}
     table = data.open_table(columns, separator=" ", folder=tmp_path)
-    recipe = RECIPE.replace(class_weight=weight, sampling="sqrt", label_smoothing=0.1)
+    recipe = RECIPE.replace(class_weight={"b": 4.0}, sampling="sqrt", label_smoothing=0.1)
     options = {"data": table, "recipe": recipe, "steps": 4, "every": 2, "validation": 0.2}
     whole = finetune(new_model(), output=tmp_path / "whole", **options)
     assert whole.class_names == ["a", "b", "c", "d", "e"]
-
-    class Killed(Exception):
-        pass
-
-    class Killer(keras.callbacks.Callback):
-        def on_epoch_end(self, epoch, logs=None):
-            raise Killed
-
-    with pytest.raises(Killed):
-        finetune(new_model(), output=tmp_path / "run", callbacks=[Killer()], **options)
+    cut_off(finetune, 3, model=new_model(), output=tmp_path / "run", **options)
     resumed = finetune(new_model(), output=tmp_path / "run", **options)
     assert_same_weights(resumed.model, whole.model)
     with pytest.raises(ValueError, match="holds a run with other settings: .*sampling"):
@@ -121,10 +110,9 @@ def test_a_killed_run_with_a_table_a_share_and_sampling_goes_on(weight, tmp_path
 
 @pytest.mark.once
 def test_the_command_line_trains_on_tables_and_predicts(tmp_path, capsys):
-    Image = pytest.importorskip("PIL.Image")
     pixels, labels = colours(24)
     for i, picture in enumerate(pixels):
-        Image.fromarray(picture).save(tmp_path / f"{i}.png")
+        save(tmp_path / f"{i}.png", picture)
     rows = [f"{i}.png,{'abc'[n]}|{'de'[i % 2]},{n}" for i, n in enumerate(labels)]
     (tmp_path / "labels.csv").write_text("\n".join(["image,tags,age", *rows]))
     save_model(new_model(), tmp_path / "start.keras")

@@ -8,12 +8,13 @@ import keras
 import numpy as np
 import pytest
 
-from keras_vit import VisionTransformer, ViTConfig
+from keras_vit import VisionTransformer
 from keras_vit.models import merge_lora, weights_by_path
 from keras_vit.training import AdamW, MomentumSGD, SoftmaxLoss
 from keras_vit.training.trainable import add_lora, freeze, load_adapters, save_adapters, unfreeze
+from tests.small_models import small_vit_config, values_of
 
-CONFIG = ViTConfig(image_size=8, patch_size=4, width=8, depth=2, heads=2, mlp_width=16, classes=3)
+CONFIG = small_vit_config()
 RNG = np.random.default_rng(0)
 IMAGES = RNG.normal(size=(4, 8, 8, 3)).astype("float32")
 LABELS = np.eye(3, dtype="float32")[[0, 1, 2, 0]]
@@ -27,8 +28,11 @@ def make(**changes):
     return model
 
 
-def values(model):
-    return {name: keras.ops.convert_to_numpy(weight) for name, weight in weights_by_path(model).items()}
+def draw_adapters(model):
+    """Second matrices of adapters that are not zero."""
+    for name, weight in weights_by_path(model).items():
+        if name.endswith("lora_kernel_b"):
+            weight.assign(np.random.default_rng(5).normal(size=weight.shape))
 
 
 def trained_names(model):
@@ -62,18 +66,16 @@ def test_by_layer_weight_and_wildcard():
 def test_frozen_weights_stay_and_files_know(tmp_path):
     model = VisionTransformer(CONFIG)
     freeze(model, ["embedding", "block_0", "block_1/mlp/fc1", "block_1/attention/query/kernel"])
-    rng = np.random.default_rng(0)
-    images, labels = rng.normal(size=(4, 8, 8, 3)).astype("float32"), np.eye(3, dtype="float32")[[0, 1, 2, 0]]
     model.compile(MomentumSGD(0.1), SoftmaxLoss())
-    before = {n: keras.ops.convert_to_numpy(w) for n, w in weights_by_path(model).items()}
+    before = values_of(model)
     for _ in range(2):
-        model.train_on_batch(images, labels)
-    moved = {n for n, w in weights_by_path(model).items() if np.any(keras.ops.convert_to_numpy(w) != before[n])}
+        model.train_on_batch(IMAGES, LABELS)
+    moved = {name for name, value in values_of(model).items() if np.any(value != before[name])}
     assert "head/kernel" in moved and moved <= set(training(model))
     model.save(tmp_path / "model.keras")
     again = keras.saving.load_model(tmp_path / "model.keras")
     assert training(again) == training(model)
-    again.train_on_batch(images, labels)  # the optimizer's state fits the weights that train
+    again.train_on_batch(IMAGES, LABELS)  # the optimizer's state fits the weights that train
 
 
 @pytest.mark.once
@@ -95,7 +97,7 @@ def test_single_weights_and_layers_with_layers_inside():
 @pytest.fixture(scope="module")
 def trained():
     model = new_with_adapters()
-    before = values(model)
+    before = values_of(model)
     for _ in range(3):
         model.train_on_batch(IMAGES, LABELS)
     return model, before
@@ -105,11 +107,12 @@ def test_only_adapters_and_head_train(trained):
     model, before = trained
     layers = [f"block_{i}/attention/{name}" for i in (0, 1) for name in ("query", "value")]
     wanted = {f"{layer}/lora_kernel_{x}" for layer in layers for x in "ab"} | {"head/kernel", "head/bias"}
-    moved = {name for name, value in values(model).items() if not np.array_equal(value, before[name])}
+    moved = {name for name, value in values_of(model).items() if not np.array_equal(value, before[name])}
     assert moved == wanted
     assert trained_names(model) == wanted
 
 
+@pytest.mark.once
 def test_changes_nothing_at_first():
     model = make()
     before = model.predict_on_batch(IMAGES)
@@ -124,9 +127,7 @@ def test_predict_sees_adapters_that_come_after_it():
     model = make()
     before = model.predict(IMAGES, verbose=0)
     add_lora(model, 2)
-    for name, weight in weights_by_path(model).items():
-        if name.endswith("lora_kernel_b"):
-            weight.assign(np.random.default_rng(5).normal(size=weight.shape))
+    draw_adapters(model)
     after = model.predict(IMAGES, verbose=0)
     np.testing.assert_allclose(after, model.predict_on_batch(IMAGES), rtol=0, atol=1e-5)  # float32 sums
     assert np.abs(after - before).max() > 1e-3
@@ -162,10 +163,9 @@ def test_merged_models_compute_the_same(trained, tmp_path):
     model, _ = trained
     logits = model.predict_on_batch(IMAGES)
     merged = merge_lora(model)
-    assert values(merged).keys() == values(make()).keys()
-    assert not np.array_equal(
-        values(merged)["block_0/attention/query/kernel"], values(model)["block_0/attention/query/kernel"]
-    )
+    assert values_of(merged).keys() == values_of(make()).keys()
+    changed = "block_0/attention/query/kernel"
+    assert not np.array_equal(values_of(merged)[changed], values_of(model)[changed])
     np.testing.assert_allclose(merged.predict_on_batch(IMAGES), logits, atol=2e-6)  # one more rounding
     assert len(merged.trainable_weights) == len(merged.weights)
     assert [layer for layer in model._flatten_layers() if getattr(layer, "lora_enabled", False)]  # left as it was
@@ -185,7 +185,9 @@ REFUSED = {
     "rank must be a whole number of at least 1, but 0": lambda model, file, other: add_lora(make(), 0),
     "alpha must be a number above 0, but 0": lambda model, file, other: add_lora(make(), 2, alpha=0),
     "targets must have a layer that is not trained whole": lambda model, file, other: add_lora(make(), 2, "head"),
-    "adapters of other layers": lambda model, file, other: load_adapters(with_more_adapters(), file),
+    "adapters of other layers": lambda model, file, other: load_adapters(
+        new_with_adapters(targets=("query", "value", "fc1")), file
+    ),
 }
 
 
@@ -196,32 +198,18 @@ def test_what_makes_no_sense_is_refused(trained, tmp_path):
     for message, call in REFUSED.items():
         with pytest.raises(ValueError, match=message):
             call(trained[0], file, tmp_path / "other.npz")
+    for about in (b"{}", b"[]", b""):
+        np.savez(file, keras_vit_lora=np.frombuffer(about, "uint8")) if about else file.write_bytes(about)
+        with pytest.raises(ValueError, match="is not a file that save_adapters"):
+            load_adapters(make(), file)
 
 
-def new_with_adapters(rank=2):
+def new_with_adapters(rank=2, **options):
     model = make()
-    add_lora(model, rank, alpha=4.0)
+    add_lora(model, rank, alpha=4.0, **options)
     model.compile(AdamW(0.01, weight_decay=0.1), SoftmaxLoss())
     model.optimizer.build(model.trainable_variables)  # files of weights hold its variables, too
     return model
-
-
-def with_more_adapters():
-    model = make()
-    add_lora(model, 2, ("query", "value", "fc1"))
-    return model
-
-
-@pytest.mark.once
-@pytest.mark.parametrize("about", [b"{}", b"[]", b""])
-def test_damaged_files_of_adapters_are_refused(about, tmp_path):
-    path = tmp_path / "adapters.npz"
-    if about:
-        np.savez(path, keras_vit_lora=np.frombuffer(about, "uint8"))
-    else:
-        path.touch()
-    with pytest.raises(ValueError, match="is not a file that save_adapters"):
-        load_adapters(make(), path)
 
 
 def by_file(model, path):
@@ -249,20 +237,20 @@ def test_files_keep_adapters_and_what_is_frozen(trained, way, tmp_path):
     model, _ = trained
     again = WAYS[way](model, tmp_path)
     assert again is not model and trained_names(again) == trained_names(model)
-    assert values(again).keys() == values(model).keys()
-    for name, value in values(model).items():
-        np.testing.assert_array_equal(values(again)[name], value, err_msg=name)
+    assert values_of(again).keys() == values_of(model).keys()
+    for name, value in values_of(model).items():
+        np.testing.assert_array_equal(values_of(again)[name], value, err_msg=name)
     np.testing.assert_array_equal(again.predict_on_batch(IMAGES), model.predict_on_batch(IMAGES))
-    before = values(again)
+    before = values_of(again)
     again.train_on_batch(IMAGES, LABELS)
-    moved = {name for name, value in values(again).items() if not np.array_equal(value, before[name])}
+    moved = {name for name, value in values_of(again).items() if not np.array_equal(value, before[name])}
     assert moved == trained_names(model)
     if way == "save":  # with the optimizer: as if it had not stopped
         whole = new_with_adapters()
         for _ in range(4):
             whole.train_on_batch(IMAGES, LABELS)
-        for name, value in values(whole).items():
-            np.testing.assert_array_equal(values(again)[name], value, err_msg=name)
+        for name, value in values_of(whole).items():
+            np.testing.assert_array_equal(values_of(again)[name], value, err_msg=name)
 
 
 @pytest.mark.once
@@ -286,9 +274,7 @@ def test_quantized_kernels_keep_their_adapters(tmp_path):
     model = make(representation_size=4)
     model.quantize("int8")
     add_lora(model, 2, ("query", "pre_logits", "head"), train=())
-    for name, weight in weights_by_path(model).items():
-        if name.endswith("lora_kernel_b"):
-            weight.assign(np.random.default_rng(5).normal(size=weight.shape))
+    draw_adapters(model)
     model.save(tmp_path / "model.keras")
     again = keras.saving.load_model(tmp_path / "model.keras")
     np.testing.assert_array_equal(again.predict_on_batch(IMAGES), model.predict_on_batch(IMAGES))
@@ -304,7 +290,7 @@ def test_quantized_kernels_keep_their_adapters(tmp_path):
 @pytest.mark.parametrize("way", ["add_lora", "load_adapters", "with_config", "keras file"])
 def test_torch_knows_the_adapters(way, tmp_path):
     """A loop of PyTorch that trains `model.parameters()` trains them."""
-    config = ViTConfig(image_size=8, patch_size=4, width=8, depth=1, heads=2, mlp_width=8, classes=3)
+    config = small_vit_config(depth=1)
     model = VisionTransformer(config)
     add_lora(model, 2)
     if way == "load_adapters":
