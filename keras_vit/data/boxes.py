@@ -12,11 +12,11 @@ import numpy as np
 from keras_vit._arguments import Source, check_class_names, listing, printable, to_numpy
 from keras_vit._files import expanded_path
 from keras_vit._options import OneOf, Part, Share
+from keras_vit.data.annotated import AnnotatedPictures, Targets, from_pipeline, in_memory, opened, with_tests
 from keras_vit.data.augmentation import IMAGE, Draw, PictureAugmentation, Transform, inception_box
 from keras_vit.data.coco import box_targets, pictures_by_name, read_annotation
-from keras_vit.data.examples import is_pipeline, pick_split, split_of
+from keras_vit.data.examples import folders_of_splits, is_pipeline
 from keras_vit.data.masks import names_beside
-from keras_vit.data.segments import AnnotatedPictures, Targets, from_pipeline, in_memory, labels_of, opened
 from keras_vit.data.tables import Cells, check_columns, read_columns, splits_of
 from keras_vit.preprocessing.images import DETECTOR_PICTURES, detector_pixels
 
@@ -24,7 +24,7 @@ from keras_vit.preprocessing.images import DETECTOR_PICTURES, detector_pixels
 _COLUMNS = (("left", "top", "right", "bottom"), ("xmin", "ymin", "xmax", "ymax"), ("x_min", "y_min", "x_max", "y_max"))
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class BoxedImages(AnnotatedPictures):
     """Pictures with boxes for `finetune_detection` and `detection.evaluate`; `open_boxes` returns them.
 
@@ -36,6 +36,7 @@ class BoxedImages(AnnotatedPictures):
         pipeline: The data set or loader of another library that was given; None for other data.
         whole: None, because `examples` includes pictures without a box.
         task: Empty, because boxes have only one task.
+        numbers: The new number of each class after `in_order`; None if the numbers have not changed.
         target: `"boxes"`.
 
     Examples:
@@ -46,44 +47,36 @@ class BoxedImages(AnnotatedPictures):
 
     target: ClassVar[str] = "boxes"
 
-    def checked(self, target: Any, size: tuple[int, ...], where: str) -> Targets:
-        """Returns the target of one picture of a pipeline as a dict of arrays; ValueError if it does not fit.
-
-        `size` is the picture's (height, width), and `where` its name in error messages.
-        """
-        return checked_boxes(target, size, self.classes, where)
-
-
-def checked_boxes(target: Mapping[str, Any], size: tuple[int, ...], classes: int, name: str) -> Targets:
-    """Returns the target of a picture of a size: `boxes`, `labels`, `crowd` and `areas`; ValueError for wrong ones."""
-    labels = labels_of(target, classes, name)
-    boxes = to_numpy(target["boxes"]).astype("float64")
-    boxes = boxes.reshape(0, 4) if not boxes.size else boxes
-    if boxes.shape != (len(labels), 4):
-        raise ValueError(
-            f"boxes of {name} must have the shape {(len(labels), 4)}, for its labels, but have {boxes.shape}."
-        )
-    height, width = size
-    wrong = ~np.isfinite(boxes).all(1) | (boxes[:, 2:] < boxes[:, :2]).any(1)
-    wrong |= (boxes[:, 2:] < 0).any(1) | (boxes[:, :2] > [width, height]).any(1)
-    if wrong.any():
-        raise ValueError(
-            f"boxes of {name} must be left, top, right and bottom in pixels of its picture, which is {width} wide and "
-            f"{height} high, but one is {boxes[wrong][0].tolist()}."
-        )
-    if len(boxes) and boxes.max() <= 1 < min(height, width):
-        raise ValueError(
-            f"boxes of {name} must be in pixels, but they are fractions: {boxes[0].tolist()}. Multiply them by the "
-            "width and height of the picture."
-        )
-    crowd = to_numpy(target.get("crowd", np.zeros(len(labels)))).astype(bool)
-    areas = to_numpy(target.get("areas", (boxes[:, 2:] - boxes[:, :2]).prod(1))).astype("float64")
-    if crowd.shape != labels.shape or areas.shape != labels.shape:
-        raise ValueError(
-            f"crowd and areas of {name} must have one value for each of its {len(labels)} boxes, but their shapes are "
-            f"{crowd.shape} and {areas.shape}."
-        )
-    return {"boxes": boxes, "labels": labels, "crowd": crowd, "areas": areas}
+    def checked_parts(self, target: Any, size: tuple[int, ...], where: str) -> Targets:
+        """Returns `boxes`, `labels`, `crowd` and `areas` of a target; ValueError for wrong ones."""
+        labels = self.labels_of(target, where)
+        boxes = to_numpy(target["boxes"]).astype("float64")
+        boxes = boxes.reshape(0, 4) if not boxes.size else boxes
+        if boxes.shape != (len(labels), 4):
+            raise ValueError(
+                f"boxes of {where} must have the shape {(len(labels), 4)}, for its labels, but have {boxes.shape}."
+            )
+        height, width = size
+        wrong = ~np.isfinite(boxes).all(1) | (boxes[:, 2:] < boxes[:, :2]).any(1)
+        wrong |= (boxes[:, 2:] < 0).any(1) | (boxes[:, :2] > [width, height]).any(1)
+        if wrong.any():
+            raise ValueError(
+                f"boxes of {where} must be left, top, right and bottom in pixels of its picture, which is {width} wide "
+                f"and {height} high, but one is {boxes[wrong][0].tolist()}."
+            )
+        if len(boxes) and boxes.max() <= 1 < min(height, width):
+            raise ValueError(
+                f"boxes of {where} must be in pixels, but they are fractions: {boxes[0].tolist()}. Multiply them by "
+                "the width and height of the picture."
+            )
+        crowd = to_numpy(target.get("crowd", np.zeros(len(labels)))).astype(bool)
+        areas = to_numpy(target.get("areas", (boxes[:, 2:] - boxes[:, :2]).prod(1))).astype("float64")
+        if crowd.shape != labels.shape or areas.shape != labels.shape:
+            raise ValueError(
+                f"crowd and areas of {where} must have one value for each of its {len(labels)} boxes, but their shapes "
+                f"are {crowd.shape} and {areas.shape}."
+            )
+        return {"boxes": boxes, "labels": labels, "crowd": crowd, "areas": areas}
 
 
 def open_boxes(
@@ -153,8 +146,7 @@ def open_boxes(
     elif is_path:
         found = _folders(Path(source), names or names_beside(source))
     elif isinstance(source, tuple) and len(source) == 2:
-        examples, count, _ = in_memory(*source, count, checked_boxes, with_empty=True)
-        found = BoxedImages(examples, count, names)
+        found = in_memory(BoxedImages, source, count, names, with_empty=True)
     elif is_pipeline(source):
         found = from_pipeline(BoxedImages, source, count, names)
     else:
@@ -170,34 +162,24 @@ def _coco(folder: Path, file: Path, names: Sequence[str] | None) -> BoxedImages:
     about = read_annotation(file, names, boxes=True)
     find = pictures_by_name(folder, None)
     paths = [find(row.picture) for row in about.rows]
-    annotate = functools.partial(_of_coco, file, len(about.names))
+    annotate = functools.partial(box_targets, file)
     examples = opened(paths, about.rows, annotate, file.name, file.stat().st_size, len(paths))
-    return BoxedImages(examples, len(about.names), about.names)
-
-
-def _of_coco(file: Path, classes: int, row: Any, pixels: np.ndarray, name: str) -> Targets:
-    return checked_boxes(box_targets(file, row, pixels, name), pixels.shape[:2], classes, name)
+    return BoxedImages(examples=examples, classes=len(about.names), class_names=about.names)
 
 
 def _folders(root: Path, names: Sequence[str] | None) -> BoxedImages:
     """Returns the pictures of a folder with an annotation in it, or in the folders of its splits."""
     if not root.is_dir():
         raise FileNotFoundError(f"data must be a folder with pictures, but there is no folder {printable(root)}.")
-    inside = {path.name: path for path in sorted(root.iterdir()) if path.is_dir() and split_of(path.name)}
-    folders = {name: [*path.glob("*.json")] for name, path in ({"train": root} | inside).items()}
-    files = {name: found for name, found in folders.items() if found}
+    folders = {"train": root} | folders_of_splits(root)
+    files = {name: found for name, path in folders.items() if (found := [*path.glob("*.json")])}
     if not files or any(len(found) > 1 for found in files.values()):
         names_found = listing([path.name for of in files.values() for path in of])
         raise ValueError(
             f"{printable(root)} must have one .json file with the boxes, itself or in each split, but it has "
             f"{names_found or 'none'}. Pass annotations=FILE."
         )
-    train = pick_split(files, "train")[0]
-    opened_train = _coco(train.parent, train, names)
-    if len(files) == 1:
-        return opened_train
-    test = pick_split(files, "validation")[0]
-    return dataclasses.replace(opened_train, tests=_coco(test.parent, test, opened_train.class_names))
+    return with_tests(lambda found, names: _coco(found[0].parent, found[0], names), files, names)
 
 
 def _table(source: Any, names: Sequence[str] | None, file: str, label: str) -> BoxedImages:
@@ -229,17 +211,15 @@ def _table(source: Any, names: Sequence[str] | None, file: str, label: str) -> B
     def of_split(is_train: bool) -> BoxedImages | None:
         paths = [path for path, place in places.items() if (place == "train") == is_train]
         chosen = [notes[path] for path in paths]
-        annotate = functools.partial(_of_rows, len(known))
-        digest = ([path.name for path in paths], chosen)
-        return BoxedImages(opened(paths, chosen, annotate, *digest), len(known), known) if paths else None
+        examples = opened(paths, chosen, _of_rows, [path.name for path in paths], chosen)
+        return BoxedImages(examples=examples, classes=len(known), class_names=known) if paths else None
 
     train, tests = of_split(True), of_split(False)
     return tests if train is None else dataclasses.replace(train, tests=tests)
 
 
-def _of_rows(classes: int, rows: Sequence[tuple[int, list[float]]], pixels: np.ndarray, name: str) -> Targets:
-    target = {"boxes": np.array([box for _, box in rows]), "labels": np.array([label for label, _ in rows], "int32")}
-    return checked_boxes(target, pixels.shape[:2], classes, name)
+def _of_rows(rows: Sequence[tuple[int, list[float]]], pixels: np.ndarray, name: str) -> dict[str, Any]:
+    return {"boxes": [box for _, box in rows], "labels": [label for label, _ in rows]}
 
 
 # In training

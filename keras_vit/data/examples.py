@@ -12,12 +12,13 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Self, TypedDict
+from typing import Annotated, Any, Self, TypedDict
 
 import numpy as np
 
-from keras_vit._arguments import SKIP, check_choice, listing, printable, require_packages, to_numpy, whole_number
+from keras_vit._arguments import SKIP, listing, printable, require_packages, to_numpy
 from keras_vit._files import contents_of, expanded_path, fingerprint
+from keras_vit._options import Count, OneOf, Options, Positive
 from keras_vit._terminal import PlainData, ProgressBar
 from keras_vit.preprocessing import check_mode, check_pixels, imagenet1k_classes, load_image
 from keras_vit.preprocessing.images import read_channels
@@ -128,13 +129,14 @@ class Examples:
         return dataclasses.replace(self, labels=self.labels[keep], numbers=numbers)
 
     def readable(self, reading: "Reading") -> Self:
-        """Returns the examples whose files can be read, as far as `reading` looks at them."""
+        """Returns the examples whose files can be read, as far as `reading` looks at them, with its channels."""
         if not self.in_files:
             return self
         keep, bad, converted = good_files([self.request(i)[0] for i in range(len(self))], reading, self.called)
         good = self.part(keep) if bad else self
         marks = fingerprint(self.fingerprint, [one.path for one in bad]) if bad else self.fingerprint
-        return dataclasses.replace(good, bad=[*self.bad, *bad], converted=converted, fingerprint=marks)
+        changes = {"bad": [*self.bad, *bad], "converted": converted, "fingerprint": marks}
+        return dataclasses.replace(good, load=reader(reading.channels), **changes)
 
     def without_labels(self) -> Self:
         """Returns the pictures alone."""
@@ -368,25 +370,15 @@ class ReadingOptions(TypedDict, total=False):
 
 
 @dataclasses.dataclass(frozen=True)
-class Reading:
+class Reading(Options):
     """How images are read (see `open_data`)."""
 
-    on_bad_image: str = "stop"
-    check: str = "headers"
-    workers: int | None = None
-    processes: bool | None = None
-    prefetch: int = 1
-    channels: int = 3
-
-    def __post_init__(self) -> None:
-        """Raises ValueError for a field that is out of its range."""
-        check_choice("on_bad_image", self.on_bad_image, ("stop", "skip"))
-        check_choice("check", self.check, ("headers", "decode", "none"))
-        check_choice("processes", self.processes, (None, True, False))
-        if self.workers is not None:
-            whole_number("workers", self.workers, 1)
-        whole_number("prefetch", self.prefetch, 0)
-        whole_number("channels", self.channels, 1)
+    on_bad_image: Annotated[str, OneOf(("stop", "skip"))] = "stop"
+    check: Annotated[str, OneOf(("headers", "decode", "none"))] = "headers"
+    workers: Positive | None = None
+    processes: Annotated[bool | None, OneOf((None, True, False))] = None
+    prefetch: Count = 1
+    channels: Positive = 3
 
     @property
     def skip(self) -> bool:
@@ -495,21 +487,21 @@ def has_test_split(source: Any, class_names: Sequence[str] | None = None) -> boo
         >>> data.has_test_split("photos"), data.has_test_split((pixels, labels))
         (True, False)
     """
-    source = expanded_path(source)
-    if isinstance(source, Mapping):
-        return "test" in _splits(source, "data")
     if isinstance(source, str) and source.startswith("tfds:"):
         return True
-    if isinstance(source, (str, os.PathLike)) and os.path.isdir(source):
-        folders = split_folders(Path(source), class_names)
-        return "test" in folders and folders["test"] != folders.get("train")
-    return getattr(source, "has_test_split", False)  # of a table, or of masks
+    # Of a table, or of masks, it is an attribute.
+    return "test" in names_of_splits(source, class_names) or getattr(source, "has_test_split", False)
 
 
 def split_of(name: object) -> tuple[str, int] | None:
     """Returns the split that a name stands for, and the place of the name in `SPLITS`, 0 the best; None for others."""
     letters = SUFFIX.sub("", re.sub("[^a-z]", "", str(name).lower()))
     return next(((split, names.index(letters)) for split, names in SPLITS.items() if letters in names), None)
+
+
+def folders_of_splits(root: Path) -> dict[str, Path]:
+    """Returns the folders inside another one whose names are those of splits, by name."""
+    return {entry.name: Path(entry.path) for entry in visible(root) if is_folder(entry) and split_of(entry.name)}
 
 
 def _splits(names: Iterable[Any], where: str) -> dict[str, Any]:
@@ -535,16 +527,15 @@ def _splits(names: Iterable[Any], where: str) -> dict[str, Any]:
     return result
 
 
-def split_name(source: Any, split: str, class_names: Sequence[str] | None = None) -> str | None:
-    """Returns the name of a split in a folder or a dict, such as `"val"`; None without it, and for other data."""
+def names_of_splits(source: Any, class_names: Sequence[str] | None = None) -> dict[str, Any]:
+    """Returns what the splits of a folder or a dict are called, such as `"val"`; nothing of other data."""
     source = expanded_path(source)
     if isinstance(source, Mapping):
-        name = _splits(source, "data").get(split)
-        return None if name is None else str(name)
+        return _splits(source, "data")
     if isinstance(source, (str, os.PathLike)) and os.path.isdir(source):
-        folder = split_folders(Path(source), class_names).get(split)
-        return None if folder in (None, Path(source)) else folder.name
-    return None
+        folders = split_folders(Path(source), class_names)
+        return {split: folder.name for split, folder in folders.items() if folder != Path(source)}
+    return {}
 
 
 def visible(folder: str | os.PathLike[str]) -> list[os.DirEntry[str]]:

@@ -5,7 +5,7 @@ import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -19,17 +19,16 @@ from keras_vit._arguments import (
     warn_caller,
     whole_number,
 )
-from keras_vit._files import expanded_path, fingerprint
+from keras_vit._files import expanded_path
 from keras_vit._terminal import ProgressBar
+from keras_vit.data.annotated import Annotated, opened
 from keras_vit.data.examples import (
     Examples,
     Reading,
     check_scale,
     image_files,
     is_pipeline,
-    match_labels,
     pick_split,
-    reader,
     split_of,
     with_channels,
 )
@@ -42,7 +41,7 @@ MODES = ("1", "L", "P", "I", "I;16")  # Pillow's, of one number a pixel
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class MaskedImages:
+class MaskedImages(Annotated):
     """Pictures with a mask each, for `finetune_segmentation` and `open_data`; `open_masks` returns them.
 
     Attributes:
@@ -51,6 +50,8 @@ class MaskedImages:
         class_names: Class names in the order of the class numbers; None if they are not known.
         ignore: The mask value of pixels without a class.
         reduce_zero_label: Whether 0 also marks pixels without a class, so that class numbers in masks begin at 1.
+        pipeline: The data set, loader or other iterable of batches that was given; None for other sources.
+        task: Empty, because masks have only one task.
         numbers: The new number of each class after `in_order`; None if the numbers have not changed.
         target: `"mask"`.
 
@@ -61,13 +62,10 @@ class MaskedImages:
     """
 
     source: Any = dataclasses.field(repr=False)
-    classes: int | None
-    class_names: tuple[str, ...] | None
     ignore: int
     reduce_zero_label: bool
-    numbers: tuple[int, ...] | None = None
-    target: str = "mask"
-    task: ClassVar[str] = ""
+
+    target: ClassVar[str] = "mask"
 
     def __post_init__(self) -> None:
         """Raises ValueError if the number that stands for no class is one of the classes."""
@@ -78,34 +76,12 @@ class MaskedImages:
             )
 
     @property
-    def pipeline(self) -> Any:
-        """The data set, loader or other iterable of batches that was given as source; None for other sources."""
-        is_other = isinstance(self.source, (str, os.PathLike, Mapping, LabelTable)) or not is_pipeline(self.source)
-        return None if is_other else self.source
-
-    @property
     def has_test_split(self) -> bool:
         """Whether the source has a test or validation split; OSError if its folder is missing."""
         if isinstance(self.source, LabelTable):
             return self.source.has_test_split
         names = self.source if isinstance(self.source, Mapping) else _split_folders(self.source)
         return any(place is not None and place[0] != "train" for place in map(split_of, names))
-
-    def in_order(self, names: Sequence[str] | None) -> Self:
-        """Returns the same masks with classes in the order of a model's names; itself if either has no names.
-
-        Raises ValueError if the model lacks a class or has it twice, or if `ignore` is one of its class numbers.
-        """
-        if names is None or self.class_names in (None, tuple(names)):
-            return self
-        numbers = tuple(match_labels(self.class_names, names, "data").tolist())
-        if self.numbers is not None:
-            numbers = tuple(numbers[number] for number in self.numbers)
-        return dataclasses.replace(self, classes=len(names), class_names=tuple(names), numbers=numbers)
-
-    def annotated(self, note: Any, pixels: np.ndarray, name: str) -> np.ndarray:
-        """Returns the mask of a picture by `checked`; `note` is the mask, or the path of its file."""
-        return self.checked(read_mask(note) if isinstance(note, Path) else note, pixels.shape[:2], name)
 
     def checked(self, mask: Any, size: tuple[int, ...], name: str) -> np.ndarray:
         """Returns a mask as int32 class numbers and `ignore`.
@@ -124,7 +100,7 @@ class MaskedImages:
         given = labels = labels.astype("int32")
         if self.reduce_zero_label:
             labels = np.where((given == 0) | (given == self.ignore), self.ignore, given - 1)
-        count = self.classes if self.numbers is None else len(self.numbers)
+        count = self.own_classes
         wrong = (labels != self.ignore) & ((labels < 0) | (labels >= (count or np.inf)))
         if wrong.any():
             known = f"there are {count} classes" if count else "class numbers begin at 0"
@@ -170,8 +146,7 @@ class MaskedImages:
 
         def one(i: int) -> list[int]:
             try:
-                note = examples.request(i)[1]
-                mask = read_mask(note) if isinstance(note, Path) else note
+                mask = _mask_of(examples.request(i)[1])
                 return np.unique(self.checked(mask, np.shape(mask)[:2], examples.called(i))).tolist()
             except (OSError, ValueError):
                 if skip:  # the stream warns of it
@@ -187,50 +162,43 @@ class MaskedImages:
                     break
         return seen
 
-    def open_examples(self, split: str, class_names: Sequence[str] | None, reading: Reading) -> Examples:
-        """Returns the pictures of a split with their masks; with `class_names` the classes come in that order."""
-        if class_names is not None and self.class_names not in (None, tuple(class_names)):
-            return self.in_order(class_names).open_examples(split, class_names, reading)
+    def examples_of(self, split: str) -> Examples:
+        """Returns the pictures of a split with their masks."""
         source = pick_split(self.source, split) if isinstance(self.source, Mapping) else self.source
-        load, in_files, kind = reader(reading.channels), True, "folder of masks"
+        in_files, kind = isinstance(source, (LabelTable, str, os.PathLike)), "folder of masks"
         if isinstance(source, LabelTable):
             rows, kind = source.rows_of(split), "table of masks"
             files = [(source.files[i], source.masks[i]) for i in rows]
             called = [f"{source.files[i]} ({source.rows[i]})" for i in rows]
-        elif isinstance(source, (str, os.PathLike)):
+        elif in_files:
             files = _files(Path(source), split)
             called = [str(path) for path, _ in files]
         else:
-            in_files, kind, images, masks = False, "arrays of masks", *_arrays(source)
+            kind, images, masks = "arrays of masks", *_arrays(source)
             called = [f"images[{i}]" for i in range(len(images))]
             digest = [to_numpy(part[i]) for part in (images, masks) for i in (0, -1)]
-
-            def load(image: Any) -> np.ndarray:
-                pixels = with_channels(to_numpy(image)[None], reading.channels)[0]
-                return check_pixels(pixels, reading.channels, name="the picture", scaled="ignore")
-
-            check_scale([load(images[i]) for i in range(min(16, len(images)))], reading.channels)
-
         if in_files:
             images, masks = zip(*files, strict=True)
             digest = [(path.name, mask.stat().st_size if mask.exists() else 0) for path, mask in files]
         settings = [self.ignore, self.reduce_zero_label, *([self.numbers] if self.numbers else [])]
-        names = class_names or self.class_names
-        return Examples(
-            pictures=images,
-            labels=np.zeros(len(called), "int64"),  # all are alike where a share is held out
-            name=called.__getitem__,
-            kind=kind,
-            fingerprint=fingerprint(len(called), *settings, *digest),
-            classes=self.classes or 0,
-            class_names=None if names is None else list(names),
-            target=self.target,
-            load=load,
-            in_files=in_files,
-            notes=masks,
-            annotate=dataclasses.replace(self, source=None).annotated,
-            ignore=self.ignore,
-        ).readable(reading)
+        about = {"kind": kind, "name": called.__getitem__, "in_files": in_files, "ignore": self.ignore}
+        return opened(images, masks, _mask_of, len(called), *settings, *digest, **about)
+
+    def open_examples(self, split: str, class_names: Sequence[str] | None, reading: Reading) -> Examples:
+        examples = super().open_examples(split, class_names, reading)
+        if examples.in_files:
+            return examples
+
+        def load(image: Any) -> np.ndarray:
+            pixels = with_channels(to_numpy(image)[None], reading.channels)[0]
+            return check_pixels(pixels, reading.channels, name="the picture", scaled="ignore")
+
+        check_scale([load(examples.pictures[i]) for i in range(min(16, len(examples)))], reading.channels)
+        return dataclasses.replace(examples, load=load)
+
+
+def _mask_of(note: Any, *_: Any) -> Any:
+    return read_mask(note) if isinstance(note, Path) else note
 
 
 def open_masks(
@@ -298,10 +266,12 @@ def open_masks(
         if not os.path.isdir(source):
             raise FileNotFoundError(f"data must be a folder of images/ and masks/, but {str(source)!r} does not exist.")
         names, classes = check_class_names(names or names_beside(source), classes)
-    data = MaskedImages(source, classes, names, ignore, reduce_zero_label)
-    if data.pipeline is not None and hasattr(source, "__next__"):
+    is_other = isinstance(source, (str, os.PathLike, Mapping, LabelTable)) or not is_pipeline(source)
+    about = {"classes": classes, "class_names": names, "pipeline": None if is_other else source}
+    data = MaskedImages(source, ignore, reduce_zero_label, **about)
+    if not is_other and hasattr(source, "__next__"):
         raise TypeError("An iterator can be read only once. Pass its source instead: a data set, or a list.")
-    if data.pipeline is not None and classes is None:
+    if not is_other and classes is None:
         raise ValueError("A pipeline does not say how many classes its masks have. Pass classes= or class_names=.")
     if classes is None:
         seen = data.numbers_seen() - {ignore}

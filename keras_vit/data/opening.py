@@ -54,13 +54,13 @@ from keras_vit.data.examples import (
     check_labels,
     check_order,
     extremes,
+    folders_of_splits,
     groups_of,
     image_files,
     is_folder,
     is_pipeline,
     match_labels,
     pick_split,
-    reader,
     split_folders,
     split_of,
     visible,
@@ -372,7 +372,6 @@ def open_folder(root: str | os.PathLike, split: str, class_names: list[str] | No
         fingerprint=fingerprint(labels, [path.relative_to(folder).as_posix() for path in paths]),
         classes=len(names),
         class_names=names,
-        load=reader(reading.channels),
         bad=bad,
     ).readable(reading)
     for label, name in enumerate(names):
@@ -385,8 +384,7 @@ def open_folder_of_pictures(root: Path, reading: Reading) -> Examples:
     """Returns all pictures below a folder, or below its `train/`, without labels."""
     if not root.is_dir():
         raise FileNotFoundError(f"data must be a folder of pictures, but there is no folder {printable(root)}.")
-    folders = [Path(entry.path) for entry in visible(root) if is_folder(entry)]
-    training = {path.name: path for path in folders if (split_of(path.name) or ("",))[0] == "train"}
+    training = {name: path for name, path in folders_of_splits(root).items() if split_of(name)[0] == "train"}
     folder = pick_split(training, "train") if training else root
     paths = image_files(folder)
     if not paths:
@@ -397,7 +395,6 @@ def open_folder_of_pictures(root: Path, reading: Reading) -> Examples:
         name=lambda i: str(paths[i]),
         kind="pictures",
         fingerprint=fingerprint([path.relative_to(folder).as_posix() for path in paths]),
-        load=reader(reading.channels),
     ).readable(reading)
 
 

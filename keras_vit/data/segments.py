@@ -5,136 +5,37 @@ COCO's annotations are panoptic, with PNGs of ids, or of instances, as polygons 
 
 import dataclasses
 import functools
-import operator
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from keras_vit._arguments import Source, check_choice, check_class_names, listing, to_numpy, warn_caller
-from keras_vit._files import expanded_path, fingerprint
+from keras_vit._files import expanded_path
 from keras_vit._options import option, refuse
-from keras_vit.data.coco import instance_targets, panoptic_targets, pictures_by_name, read_annotation, warn_of_crowds
-from keras_vit.data.examples import (
-    SPLITS,
-    Examples,
-    Reading,
-    check_scale,
-    image_files,
-    is_pipeline,
-    one_pass,
-    pair_of,
-    pick_split,
-    split_of,
+from keras_vit.data.annotated import (
+    AnnotatedPictures,
+    Targets,
+    as_bytes,
+    from_pipeline,
+    in_memory,
+    opened,
+    with_tests,
 )
+from keras_vit.data.coco import instance_targets, panoptic_targets, pictures_by_name, read_annotation, warn_of_crowds
+from keras_vit.data.examples import SPLITS, Reading, folders_of_splits, image_files, is_pipeline, one_pass, pair_of
 from keras_vit.data.masks import MaskedImages, mask_at_size, mask_targets, names_beside, open_masks, read_mask
 from keras_vit.data.tables import LabelTable
 from keras_vit.preprocessing import label_set
 from keras_vit.preprocessing.images import read_picture
 
-Targets = dict[str, np.ndarray]
 _NUMBER = re.compile(r"[-_]?\d*$")  # after the class in the name of an instance's file
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class AnnotatedPictures:
-    """Pictures with segments or boxes: what `open_data` reads them from, and how their classes are numbered."""
-
-    examples: Examples | None = dataclasses.field(repr=False)
-    classes: int
-    class_names: tuple[str, ...] | None
-    tests: Any = dataclasses.field(default=None, repr=False)
-    pipeline: Any = dataclasses.field(default=None, repr=False)
-    whole: Examples | None = dataclasses.field(default=None, repr=False)
-    task: str = ""
-
-    target: ClassVar[str]
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """What the pictures are called, such as their paths."""
-        return () if self.examples is None else tuple(map(self.examples.called, range(len(self.examples))))
-
-    @property
-    def has_test_split(self) -> bool:
-        """Whether there are pictures to evaluate on."""
-        return self.tests is not None
-
-    def read(self, i: int) -> tuple[np.ndarray, Targets]:
-        """Returns the pixels of a picture, uint8 `(height, width, 3)`, and its targets as a dict.
-
-        Targets are `masks` `(T, height, width)` or `boxes` `(T, 4)`, `labels` `(T,)`, and `crowd` `(T,)` if the data
-        marks groups of objects. IndexError if there is no such picture; ValueError or OSError if it cannot be read.
-        """
-        return self.examples.read(range(len(self.examples))[i])
-
-    def part(self, numbers: Iterable[int]) -> Self:
-        """Returns the same data with a subset of the pictures, by index; negative indices count from the end.
-
-        Raises IndexError for an index out of range, TypeError for an index that is not an integer.
-        """
-        chosen = [range(len(self.examples))[operator.index(number)] for number in numbers]
-        return dataclasses.replace(self, examples=self.examples.part(chosen), whole=None)
-
-    def in_order(self, names: Sequence[str] | None) -> Self:
-        """Returns the same data with classes in the order of a model's names; itself if either has no names.
-
-        Raises ValueError if a class has a name that is not one of the model's, or a pipeline has them in another order.
-        """
-        if names is None or self.class_names in (None, tuple(names)):
-            return self
-        if self.pipeline is not None or not {*self.class_names} <= {*names}:
-            raise ValueError(
-                f"data has the classes {listing(self.class_names)}, but the model has {listing(names)}. Pass data of "
-                "these classes, for a pipeline in the same order."
-            )
-        numbers = np.array([list(names).index(name) for name in self.class_names], "int32")
-
-        def renumbered(examples: Examples | None) -> Examples | None:
-            annotate = None if examples is None else functools.partial(_renumbered, examples.annotate, numbers)
-            return None if examples is None else dataclasses.replace(examples, annotate=annotate)
-
-        return dataclasses.replace(
-            self,
-            examples=renumbered(self.examples),
-            whole=renumbered(self.whole),
-            classes=len(names),
-            class_names=tuple(names),
-            tests=None if self.tests is None else self.tests.in_order(names),
-        )
-
-    def with_classes(self, classes: int | None, names: tuple[str, ...] | None) -> Self:
-        """Returns the data with classes that the user gave; ValueError if their number differs from the data's."""
-        found = self.in_order(names)
-        if classes not in (None, found.classes):
-            given = f"classes={classes}" if names is None else f"class_names={list(names)}"
-            raise ValueError(f"{given} was given, but the {self.target} have {found.classes} classes.")
-        return found if found.class_names or names is None else dataclasses.replace(found, class_names=names)
-
-    def open_examples(self, split: str, class_names: Sequence[str] | None, reading: Reading) -> Examples:
-        """Returns the training pictures, or for another split the test pictures if there are any."""
-        here = self.in_order(class_names)
-        chosen = here if split == "train" or here.tests is None else here.tests
-        return dataclasses.replace(
-            chosen.examples if split == "train" or chosen.whole is None else chosen.whole,
-            kind=f"{self.task} {self.target}".strip(),
-            fingerprint=fingerprint(*chosen.names, chosen.examples.fingerprint),
-            classes=here.classes,
-            class_names=None if here.class_names is None else list(here.class_names),
-            target=self.target,
-            task=chosen.task,
-        ).readable(reading)
-
-
-def _renumbered(annotate: Any, numbers: np.ndarray, note: Any, pixels: np.ndarray, name: str) -> Targets:
-    target = annotate(note, pixels, name)
-    return target | {"labels": numbers[target["labels"]]}
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
 class SegmentedImages(AnnotatedPictures):
     """Pictures with the masks of their segments, for `finetune_segmentation`; `open_segments` returns them.
 
@@ -143,6 +44,7 @@ class SegmentedImages(AnnotatedPictures):
         classes: Number of classes.
         class_names: Names of the classes, in order; None if they have no names.
         task: `"semantic"`, `"panoptic"` or `"instance"`.
+        numbers: The new number of each class after `in_order`; None if the numbers have not changed.
         stuff: Numbers of the classes without single objects (sky, grass), if the data has them.
         tests: The pictures of the test split; None if there is no such split.
         pipeline: The data set or loader of another library that was given; None for other data.
@@ -165,40 +67,22 @@ class SegmentedImages(AnnotatedPictures):
         found = super().in_order(names)
         if found is self:
             return self
-        stuff = tuple(sorted(names.index(self.class_names[k]) for k in self.stuff))
-        return dataclasses.replace(found, stuff=stuff, masks=None if self.masks is None else self.masks.in_order(names))
+        return dataclasses.replace(found, stuff=tuple(sorted(names.index(self.class_names[k]) for k in self.stuff)))
 
-    def checked(self, target: Any, size: tuple[int, ...], where: str) -> Targets:
-        """Returns the target of a picture as arrays: `masks` `(n, height, width)` and `labels` `(n,)`.
-
-        `target` is a dict of these, or a mask `(height, width)`, which is split into segments. `size` is the picture's
-        (height, width), and `where` its name in error messages. ValueError if the target has another form or size.
-        """
+    def checked_parts(self, target: Any, size: tuple[int, ...], where: str) -> Targets:
+        """Returns `masks` `(n, height, width)` and `labels` `(n,)` of a target that has these, or of a mask."""
         if not isinstance(target, Mapping):
             target = mask_targets(self.masks.checked(target, size, where), self.masks.ignore)
-        return _checked(target, size, self.classes, where)
+        labels, masks = self.labels_of(target, where), to_numpy(target["masks"])
+        if masks.shape != (len(labels), *size):
+            raise ValueError(
+                f"masks of {where} must have the shape {(len(labels), *size)}, but {masks.shape} was given."
+            )
+        extra = {name: to_numpy(target[name]).astype(kind) for name, kind in _EXTRA.items() if name in target}
+        return {"masks": masks.astype(bool), "labels": labels, **extra}
 
 
 _EXTRA = {"crowd": "bool", "areas": "float64"}  # of targets, for evaluations
-
-
-def _checked(target: Mapping[str, Any], size: tuple[int, ...], classes: int, name: str) -> Targets:
-    """Returns the target of a picture as arrays; ValueError where labels or shapes do not fit."""
-    labels = labels_of(target, classes, name)
-    masks = to_numpy(target["masks"])
-    if masks.shape != (len(labels), *size):
-        raise ValueError(f"masks of {name} must have the shape {(len(labels), *size)}, but {masks.shape} was given.")
-    extra = {name: to_numpy(target[name]).astype(kind) for name, kind in _EXTRA.items() if name in target}
-    return {"masks": masks.astype(bool), "labels": labels, **extra}
-
-
-def labels_of(target: Mapping[str, Any], classes: int, name: str) -> np.ndarray:
-    """Returns the labels of a picture's target as int32; ValueError for one that is not a class."""
-    given = to_numpy(target["labels"])
-    labels = given.astype("int32")
-    if len(labels) and not ((labels == given).all() and 0 <= labels.min() <= labels.max() < classes):
-        raise ValueError(f"targets must have the labels 0 to {classes - 1}, but {name} has {given.tolist()}.")
-    return labels
 
 
 def open_segments(
@@ -258,16 +142,15 @@ def open_segments(
     elif annotations is not None:
         kind, make = "COCO's annotations", lambda: _coco(Path(source), Path(annotations), listed)
     elif isinstance(source, tuple) and len(source) == 2 and len(source[1]) and isinstance(source[1][0], Mapping):
-        whole, count, kept = in_memory(*source, count, _checked, with_empty=False)
-        found = SegmentedImages(whole.part(kept), count, names, whole=whole, task="instance")
-        kind, make = "arrays of masks with labels", lambda: found
+        kind, fields = "arrays of masks with labels", {"with_empty": False, "task": "instance"}
+        make = functools.partial(in_memory, SegmentedImages, source, count, names, **fields)
     elif isinstance(source, (str, os.PathLike)) and (Path(source) / "annotations_instance").is_dir():
         kind, make = "ADE20K's folder", lambda: _ade20k(Path(source), split)
     elif folders:
-        kind, make = _INSTANCES[len(folders) > 1], lambda: _instances(folders, listed, split)
+        kind, make = _INSTANCES[len(folders) > 1], lambda: with_tests(_instances, folders, listed, split)
     elif _yields_targets(source):
         kind = "pipelines of masks with labels"
-        make = functools.partial(from_pipeline, SegmentedImages, source, count, names, "instance")
+        make = functools.partial(from_pipeline, SegmentedImages, source, count, names, task="instance")
     else:
         masks = open_masks(source, classes=classes, class_names=class_names, **of_masks)
         kind, make = "masks" if masks.pipeline is None else "a pipeline of masks", lambda: _semantic(masks, split)
@@ -295,42 +178,18 @@ def _yields_targets(source: Any) -> bool:
     return isinstance(first, Mapping) or isinstance(first[0], Mapping)
 
 
-def from_pipeline(kind: Any, source: Any, classes: int | None, names: tuple[str, ...] | None, task: str = "") -> Any:
-    """Returns `SegmentedImages` or `BoxedImages` of a pipeline that yields targets."""
-    if classes is None:
-        raise ValueError("A pipeline does not say how many classes there are. Pass classes= or class_names=.")
-    return kind(None, classes, names, pipeline=source, task=task)
-
-
-def opened(
-    pictures: Sequence[Any], notes: Sequence[Any], annotate: Callable[..., Targets], *digest: Any, **fields: Any
-) -> Examples:
-    """Returns pictures, in files where nothing else is said, whose segments `annotate` makes of notes."""
-    arrays = [to_numpy(pictures[i]) for i in range(min(16, len(pictures))) if hasattr(pictures[i], "shape")]
-    if arrays:
-        check_scale(arrays)
-    return Examples(
-        pictures=pictures,
-        labels=np.zeros(len(pictures), "int64"),
-        kind="segments",
-        fingerprint=fingerprint(*digest),
-        notes=notes,
-        annotate=annotate,
-        **{"name": lambda i: str(pictures[i])} | fields,
-    )
-
-
 def _semantic(masks: MaskedImages, split: str) -> SegmentedImages:
     """Returns the pictures of a split with semantic masks, of which each class that occurs is a segment."""
-    fields: dict[str, Any] = {"class_names": masks.class_names, "task": "semantic", "masks": masks}
+    found = SegmentedImages(
+        classes=masks.classes, class_names=masks.class_names, task="semantic", masks=masks, pipeline=masks.pipeline
+    )
     if masks.pipeline is not None:
-        return SegmentedImages(None, masks.classes, pipeline=masks.pipeline, **fields)
+        return found
     examples = masks.open_examples(split, None, Reading(check="none"))
     load = examples.load if examples.in_files else lambda picture: as_bytes(examples.load(picture))
     annotate = functools.partial(_of_mask, examples.annotate, masks.ignore)
     tests = _semantic(masks, "validation") if split == "train" and masks.has_test_split else None
-    segments = dataclasses.replace(examples, load=load, annotate=annotate)
-    return SegmentedImages(segments, masks.classes, tests=tests, **fields)
+    return dataclasses.replace(found, examples=dataclasses.replace(examples, load=load, annotate=annotate), tests=tests)
 
 
 def _of_mask(annotate: Callable[..., np.ndarray], ignore: int, note: Any, pixels: np.ndarray, name: str) -> Targets:
@@ -357,7 +216,8 @@ def _coco(folder: Path, file: Path, names: Sequence[str] | None) -> SegmentedIma
     there = [i for i, path in enumerate(paths) if path is not None]
     whole = opened(paths, notes, annotate, file.name, file.stat().st_size, sum(kept)).part(there)
     examples = whole.part(np.flatnonzero(np.array(kept)[there]))
-    return SegmentedImages(examples, len(about.names), about.names, whole=whole, task=task, stuff=about.stuff)
+    classes = {"classes": len(about.names), "class_names": about.names, "stuff": about.stuff}
+    return SegmentedImages(examples=examples, whole=whole, task=task, **classes)
 
 
 def _ade20k(root: Path, split: str) -> SegmentedImages:
@@ -396,21 +256,12 @@ def _instance_folders(source: Any) -> dict[str, Path]:
     """Returns folders with `instances/` by name, the source itself as `"train"`; OSError for unreadable ones."""
     if not isinstance(source, (str, os.PathLike)) or not Path(source).is_dir():
         return {}
-    inside = {path.name: path for path in sorted(Path(source).iterdir()) if split_of(path.name)}
-    folders = {"train": Path(source)} if (Path(source) / "instances").is_dir() else inside
+    root = Path(source)
+    folders = {"train": root} if (root / "instances").is_dir() else folders_of_splits(root)
     return {name: folder for name, folder in folders.items() if (folder / "instances").is_dir()}
 
 
-def _instances(folders: dict[str, Path], names: Sequence[str] | None, split: str) -> SegmentedImages:
-    """Returns the pictures of a split, with the classes of the training pictures; `"train"` has others as `tests`."""
-    train = _instance_folder(pick_split(folders, "train"), names)
-    if len(folders) > 1:
-        others = pick_split(folders, "validation" if split == "train" else split)
-        train = dataclasses.replace(train, tests=_instance_folder(others, train.class_names))
-    return train if split == "train" else train.tests
-
-
-def _instance_folder(folder: Path, names: Sequence[str] | None) -> SegmentedImages:
+def _instances(folder: Path, names: Sequence[str] | None) -> SegmentedImages:
     """Returns pictures of a folder with a file for each instance; those without files are left out."""
     if not (folder / "images").is_dir():
         raise FileNotFoundError(f"There is no folder {folder / 'images'} with the pictures of the instances.")
@@ -434,46 +285,11 @@ def _instance_folder(folder: Path, names: Sequence[str] | None) -> SegmentedImag
         raise ValueError(f"{folder}/instances must have files whose names {wanted}, but {found}.")
     notes = [[(part, known.index(labels[part])) for part in parts] for parts in files.values()]
     digest = tuple((part.name, part.stat().st_size) for part in labels)
-    return SegmentedImages(opened(list(files), notes, _of_files, *digest), len(known), known, task="instance")
+    examples = opened(list(files), notes, _of_files, *digest)
+    return SegmentedImages(examples=examples, classes=len(known), class_names=known, task="instance")
 
 
 def _of_files(parts: Sequence[tuple[Path, int]], pixels: np.ndarray, name: str) -> Targets:
     """Returns the segments of files with a mask each, and their classes."""
     masks = [mask_at_size(read_mask(part) > 0, pixels, part) for part, _ in parts]
     return {"masks": np.stack(masks), "labels": np.array([label for _, label in parts], "int32")}
-
-
-def in_memory(
-    pictures: Any, targets: Sequence[Any], classes: int | None, check: Callable[..., Targets], with_empty: bool
-) -> tuple[Examples, int, list[int]]:
-    """Returns pictures and targets in memory, the number of classes, and which pictures are trained on."""
-    if len(pictures) != len(targets):
-        counts = f"{len(pictures)} pictures and {len(targets)} targets"
-        raise ValueError(f"Each picture needs a target, but {counts} were given.")
-    for i, target in enumerate(targets):
-        if not isinstance(target, Mapping):
-            raise TypeError(
-                "With pictures in memory, each target must be a dict with 'labels', and 'masks' or 'boxes', but that "
-                f"of picture {i} is {target!r:.80}."
-            )
-    labels = [to_numpy(target["labels"]) for target in targets]
-    count = classes or 1 + max((int(of.max()) for of in labels if len(of)), default=0)
-    for i, target in enumerate(targets):
-        check(target, np.shape(pictures[i])[:2], count, f"picture {i}")
-    kept = [i for i, of in enumerate(labels) if with_empty or len(of)]
-    examples = opened(
-        pictures,
-        targets,
-        lambda target, pixels, name: check(target, pixels.shape[:2], count, name),
-        fingerprint(*(to_numpy(pictures[i]) for i in kept[:16])),
-        len(kept),
-        name=lambda i: f"picture {i}",
-        load=lambda picture: as_bytes(read_picture(picture)),
-        in_files=False,
-    )
-    return examples, count, kept
-
-
-def as_bytes(picture: np.ndarray) -> np.ndarray:
-    """Returns a picture of 0..255 as uint8; fractions are rounded."""
-    return picture if picture.dtype == np.uint8 else picture.round().clip(0, 255).astype("uint8")

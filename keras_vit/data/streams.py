@@ -443,11 +443,12 @@ class PipelineStream(ImageStream):
         self._recent: list[np.ndarray] = []  # the extremes of images of small batches
         self._lengths: dict[int, int] = {}  # of the last two batches
         self._restart()
-        self._first = next(self._good, None)
-        if self._first is None:
+        first = next(self._good, None)
+        if first is None:
             why = f": {self.bad[0].reason}" if self.bad else "."
             raise ValueError(f"data must hold images, but the pipeline has no good image{why}")
-        images, labels = self._first
+        self._good = itertools.chain([first], self._good)
+        images, labels = first
         if not self.classes and labels.ndim == 2 and (labels.shape[1] > 1 or kind.target != "class"):
             self.classes = labels.shape[1]
         elif not self.classes and self.endless:
@@ -493,10 +494,7 @@ class PipelineStream(ImageStream):
 
     def _pull(self, step: int) -> tuple[Any, Any]:
         """Returns the next batch on the way to a step."""
-        if self._first is not None:
-            pulled, self._first = self._first, None
-        else:
-            pulled = next(self._good, None)
+        pulled = next(self._good, None)
         if pulled is None:
             if not self.endless:
                 raise EndOfData(f"step must be below {self._next}, the batches of the pipeline, but {step} was given.")
@@ -509,7 +507,7 @@ class PipelineStream(ImageStream):
     def _restart(self) -> None:
         if hasattr(self._source, "__next__") and getattr(self, "_next", 0):
             raise ValueError("This iterator can be read only once. Pass its source instead: a data set, or a list.")
-        self._next, self._first, self._good = 0, None, self._good_batches()
+        self._next, self._good = 0, self._good_batches()
 
     def _good_batches(self) -> Iterator[tuple[Any, Any]]:
         """Yields batches of good images and checked labels, epoch after epoch in training; puts examples together."""

@@ -21,7 +21,7 @@ from keras_vit._arguments import (
     warn_caller,
 )
 from keras_vit._files import expanded_path, fingerprint
-from keras_vit.data.examples import IN_PLACE_OF, LARGEST, TARGETS, Examples, Reading, check_order, reader, split_of
+from keras_vit.data.examples import IN_PLACE_OF, LARGEST, TARGETS, Examples, Reading, check_order, split_of
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -90,7 +90,6 @@ class LabelTable:
             name=called.__getitem__,
             kind="table",
             fingerprint="",
-            load=reader(reading.channels),
         ).readable(reading)
         rows, files = examples.labels.tolist(), [examples.request(i)[0] for i in range(len(examples))]
         names, labels = class_names or list(self.class_names), self.labels[rows]
