@@ -1,6 +1,5 @@
 """COCO's average precision and recall of boxes or masks, as pycocotools 2.0.11 computes them (`cocoeval.py`)."""
 
-import contextlib
 import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,10 +8,11 @@ import numpy as np
 
 from keras_vit._arguments import check_choice, check_class_names, to_numpy, whole_number
 from keras_vit._processes import connect
-from keras_vit._terminal import ClassesResult, Column, ProgressBar
-from keras_vit.data import ImageStream, open_boxes, open_data, open_segments
+from keras_vit._terminal import ClassesResult, Column
+from keras_vit.data import ImageStream, open_boxes, open_segments
 from keras_vit.detection.detecting import detect, shared_areas
 from keras_vit.models import Detector, EoMT
+from keras_vit.segmentation.metrics import whole_pictures
 from keras_vit.segmentation.segmenting import best_masks
 
 THRESHOLDS = np.linspace(0.5, 0.95, 10)  # of the intersection over union
@@ -333,35 +333,20 @@ def evaluate(
     """
     if not isinstance(model, (Detector, EoMT)):
         raise TypeError(f"model must be a Detector or an EoMT, but {type(model).__name__} was given.")
-    processes, config, has_boxes = connect(distribution), model.config, isinstance(model, Detector)
-    with contextlib.ExitStack() as stack:
-        if not isinstance(data, ImageStream):
-            opened = (open_boxes if has_boxes else open_segments)(data).in_order(config.class_names)
-            data = open_data(
-                opened,
-                split="test",
-                image_size=config.image_size,
-                batch_size=processes.count,
-                shuffle=False,
-                shard=processes.shard,
-                on_bad_image=on_bad_image,
-            )
-            stack.enter_context(data)
-        elif on_bad_image != "stop":
-            raise ValueError("on_bad_image applies to folders and lists, not to a stream. Leave it out.")
-        names = data.class_names and tuple(data.class_names)
-        if data.target != ("boxes" if has_boxes else "segments") or data.classes > config.classes:
+    config, kind, target = model.config, "masks", "segments"
+    if isinstance(model, Detector):
+        kind = target = "boxes"
+    if not isinstance(data, ImageStream):
+        data = (open_segments if kind == "masks" else open_boxes)(data)
+    with whole_pictures(config, data, on_bad_image, distribution, progress) as (images, pairs):
+        if images.target != target or images.classes > config.classes:
             raise ValueError(
-                f"data must be {'boxes' if has_boxes else 'segments'} of at most the {config.classes} classes of "
-                f"the model, but it has the target {data.target!r} and {data.classes} classes."
+                f"data must be {target} of at most the {config.classes} classes of the model, but it has the target "
+                f"{images.target!r} and {images.classes} classes."
             )
-        if names and config.class_names and names != config.class_names:
-            raise ValueError(f"data must have the classes of the model, {config.class_names}, but it has {names}.")
-        metric = MeanAP(config.classes, "boxes" if has_boxes else "masks", config.class_names)
-        bar = stack.enter_context(ProgressBar("pictures", data.steps_per_epoch, shown=progress and processes.first))
-        for pictures, targets in bar.track(data):
-            for picture, target in zip(pictures, targets, strict=True):
-                metric.add(found_in(model, picture, most), target)
+        metric = MeanAP(config.classes, kind, config.class_names)
+        for picture, truth in pairs:
+            metric.add(found_in(model, picture, most), truth)
         return metric.result(distribution)
 
 

@@ -4,7 +4,7 @@ import contextlib
 import dataclasses
 import numbers
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -222,38 +222,18 @@ def evaluate(
     if not isinstance(model, (EoMT, LinearSegmenter)):
         kind = type(model).__name__
         raise TypeError(f"model must be a segmentation model, EoMT or LinearSegmenter, but {kind} was given.")
-    processes, config = connect(distribution), model.config
-    with contextlib.ExitStack() as stack:
-        if isinstance(data, ImageStream):
-            if reduce_zero_label or on_bad_image != "stop":
-                raise ValueError(
-                    "reduce_zero_label and on_bad_image apply to folders and lists, not to a stream. Leave them out."
-                )
-        else:
-            known = None if isinstance(data, MaskedImages) or names_beside(data) else config.classes
-            masks = open_masks(
-                data, classes=known, class_names=None, ignore=ignore, reduce_zero_label=reduce_zero_label
-            ).in_order(config.class_names)
-            ignore = masks.ignore
-            data = open_data(
-                masks,
-                split="test" if masks.has_test_split else "train",
-                image_size=config.image_size,
-                channels=config.channels,
-                batch_size=processes.count,
-                shuffle=False,
-                shard=processes.shard,
-                on_bad_image=on_bad_image,
-            )
-            stack.enter_context(data)
-        names = data.class_names and tuple(data.class_names)
-        if names and config.class_names and names != config.class_names:
-            raise ValueError(f"data must have the classes of the model, {config.class_names}, but it has {names}.")
-        metric = MeanIoU(config.classes, ignore=ignore, class_names=config.class_names or names)
-        bar = stack.enter_context(ProgressBar("pictures", data.steps_per_epoch, shown=progress and processes.first))
-        for pictures, labels in bar.track(data):
-            for picture, label in zip(pictures, labels, strict=True):
-                metric.add(segment(model, picture, task="semantic").map, label)
+    if isinstance(data, ImageStream):
+        if reduce_zero_label:
+            raise ValueError("reduce_zero_label applies to folders and lists, not to a stream. Leave it out.")
+    else:
+        known = None if isinstance(data, MaskedImages) or names_beside(data) else model.config.classes
+        data = open_masks(data, classes=known, ignore=ignore, reduce_zero_label=reduce_zero_label)
+        ignore = data.ignore
+    with whole_pictures(model.config, data, on_bad_image, distribution, progress) as (images, pairs):
+        names = model.config.class_names or images.class_names
+        metric = MeanIoU(model.config.classes, ignore=ignore, class_names=names)
+        for picture, label in pairs:
+            metric.add(segment(model, picture, task="semantic").map, label)
         result = metric.result(distribution)
     if not result.labelled.any():
         raise ValueError(
@@ -261,6 +241,35 @@ def evaluate(
             "masks, or pass another ignore=."
         )
     return result
+
+
+@contextlib.contextmanager
+def whole_pictures(
+    config: Any, data: Any, on_bad_image: str, distribution: str | None, progress: bool
+) -> Iterator[tuple[ImageStream, Iterator[tuple[np.ndarray, Any]]]]:
+    """Yields the stream of opened data to evaluate a model on, and its pictures at their own sizes with targets."""
+    processes = connect(distribution)
+    with contextlib.ExitStack() as stack:
+        if not isinstance(data, ImageStream):
+            has_masks = data.target == "mask"
+            images = open_data(
+                data.in_order(config.class_names),
+                split="train" if has_masks and not data.has_test_split else "test",
+                image_size=config.image_size,
+                channels=config.channels,
+                batch_size=processes.count,
+                shuffle=False,
+                shard=processes.shard,
+                on_bad_image=on_bad_image,
+            )
+            data = stack.enter_context(images)
+        elif on_bad_image != "stop":
+            raise ValueError("on_bad_image applies to folders and lists, not to a stream. Leave it out.")
+        names = data.class_names and tuple(data.class_names)
+        if names and config.class_names and names != config.class_names:
+            raise ValueError(f"data must have the classes of the model, {config.class_names}, but it has {names}.")
+        bar = stack.enter_context(ProgressBar("pictures", data.steps_per_epoch, shown=progress and processes.first))
+        yield data, (pair for batch in bar.track(data) for pair in zip(*batch, strict=True))
 
 
 _VOID = -1

@@ -1,6 +1,7 @@
 """Training of a detector on boxes of one's own classes, by the heads of OWL-ViT on any Vision Transformer."""
 
 import dataclasses
+import itertools
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -13,39 +14,26 @@ from keras import ops
 from keras_vit._arguments import check_choice, pair, require_packages, to_numpy, unit_vectors
 from keras_vit._options import FROM_0, SHARE
 from keras_vit._pictures import plot_map, safe_colours
-from keras_vit._processes import ALONE_BY_NAME
 from keras_vit.data import BoxAugmentation, ImageStream, open_boxes
 from keras_vit.detection import evaluate
 from keras_vit.detection.detecting import detect, with_frames
 from keras_vit.layers.detection import LEAST_NORM
-from keras_vit.layers.ops import float32_or_better, widened
+from keras_vit.layers.ops import widened
 from keras_vit.models import (
     Detector,
     DetectorConfig,
     TextEncoder,
-    VisionTransformer,
     adapted_layers,
     merge_lora,
     weights_by_path,
 )
 from keras_vit.models.changes import copy_state
-from keras_vit.models.dense_config import WITHOUT_TOP
 from keras_vit.text import load_image_text, save_image_text
 from keras_vit.text.image_text import holds_detector
 from keras_vit.text.open_vocabulary import OpenVocabularyDetector
-from keras_vit.training.distribution import Sharing, check_equal_parts
-from keras_vit.training.mask_classification import PADDING, Match, assign, assigned, finite
-from keras_vit.training.tasks import (
-    PADDED_TO,
-    SHOWN,
-    ComputesLoss,
-    Given,
-    Learning,
-    Run,
-    Task,
-    as_input,
-    warn_of_many_patches,
-)
+from keras_vit.training import tasks
+from keras_vit.training.distribution import check_equal_parts
+from keras_vit.training.mask_classification import PADDING, Match, assign, exact, filled_up, matches
 from keras_vit.zoo import load
 
 TEXT = "words"  # before the names of the text tower's weights, which are those of the image tower otherwise
@@ -53,7 +41,7 @@ SURE = 0.3  # scores of the boxes that are drawn
 
 
 @dataclasses.dataclass(frozen=True)
-class BoxDetection(Task):
+class BoxDetection(tasks.Task):
     """Training of a detector on pictures with boxes; `finetune_detection` makes it."""
 
     text_rate: float | None = None  # of an OWL's text tower beside the recipe's; None: its classes train as a matrix
@@ -68,7 +56,7 @@ class BoxDetection(Task):
         rate = self.text_rate
         return "detection" if rate is None else f"detection by words, text tower at {rate:g} of the rate"
 
-    def data(self, given: Given) -> Given:
+    def data(self, given: tasks.Given) -> tasks.Given:
         """Returns what is given with boxes, an OWL as a detector of their classes, and the model's `pictures`."""
         model, recipe, settings, validation = given.model, given.recipe, given.settings, given.validation
         owl = None
@@ -102,10 +90,10 @@ class BoxDetection(Task):
         opened = {"data": boxes, "validation": validation, "settings": settings}
         return given.changed(model=model, recipe=recipe, owl=owl, **opened)
 
-    def model(self, given: Given, images: ImageStream) -> Detector:
+    def model(self, given: tasks.Given, images: ImageStream) -> Detector:
         """Returns a copy of a detector, with new vectors for other classes, or one on a VisionTransformer."""
         source, recipe = given.model, given.recipe
-        names = None if images.class_names is None else tuple(images.class_names)
+        names = tasks.names_of(images)
         size = {"image_size": pair("image_size", recipe.image_size)}
         if isinstance(source, Detector):
             known, trunk = source.config, source.config.backbone
@@ -119,12 +107,7 @@ class BoxDetection(Task):
             model = Detector(config, name=source.name, dtype=source.dtype_policy)
             copy_state(source, model, () if same else {"head/queries"})
             return model
-        if not isinstance(source, VisionTransformer):
-            raise TypeError(
-                f"model must be a VisionTransformer or a Detector, but a {type(source).__name__} was given."
-            )
-        norm = {"final_norm": "tokens"} if source.config.final_norm == "pooled" else {}
-        backbone = source.with_config(**WITHOUT_TOP, **norm, **size, drop_path=recipe.drop_path)
+        backbone = tasks.bare_backbone(source, "a Detector", **size, drop_path=recipe.drop_path)
         config = DetectorConfig(
             backbone=backbone.config,
             classes=images.classes,
@@ -134,10 +117,10 @@ class BoxDetection(Task):
         )
         model = Detector(config, name=backbone.name, dtype=backbone.dtype_policy)
         copy_state(backbone, model.backbone)
-        warn_of_many_patches(recipe, backbone.config.grid_size)
+        tasks.warn_of_many_patches(recipe, backbone.config.grid_size)
         return model
 
-    def loss(self, run: Run) -> Learning:
+    def loss(self, run: tasks.Run) -> tasks.Learning:
         """Returns the detector with Scenic's losses, and a function from a number to a padded batch."""
         model, images = run.model, run.images
         check_equal_parts(model, images)  # the loss is a mean over the pictures of a part
@@ -151,19 +134,19 @@ class BoxDetection(Task):
                 corners = (target["boxes"][single] / [width, height, width, height]).reshape(-1, 2, 2).clip(0, 1)
                 boxes = np.concatenate([corners.mean(1), corners[:, 1] - corners[:, 0]], 1)
                 scaled.append({"boxes": boxes, "labels": target["labels"][single]})
-            inputs = np.asarray(as_input(model, pictures), "float32")
-            return inputs, pad_boxes(scaled, model.config.classes, PADDED_TO)
+            inputs = np.asarray(tasks.as_input(model, pictures), "float32")
+            return inputs, pad_boxes(scaled, model.config.classes, tasks.PADDED_TO)
 
         if self.text_rate is not None:
             return TrainedByWords(run, self.text_rate), None, None, batch
-        trained = ComputesLoss(model, lambda inputs, training: model(inputs, training=training), DetectionLoss())
+        trained = tasks.ComputesLoss(model, lambda inputs, training: model(inputs, training=training), DetectionLoss())
         return trained, None, None, batch
 
-    def measure(self, run: Run) -> "MeasuredBoxes":
+    def measure(self, run: tasks.Run) -> "MeasuredBoxes":
         """Returns what measures the model on whole pictures."""
         return MeasuredBoxes(run.model, run.tests, run.sharing)
 
-    def finish(self, run: Run, trained: Any, folder: Path | None) -> OpenVocabularyDetector | None:
+    def finish(self, run: tasks.Run, trained: Any, folder: Path | None) -> OpenVocabularyDetector | None:
         """Returns both towers of an OWL that was trained by words, and writes them as transformers' files."""
         if not isinstance(trained, TrainedByWords):
             return None
@@ -186,10 +169,10 @@ class BoxDetection(Task):
         return owl
 
 
-class TrainedByWords(ComputesLoss):
+class TrainedByWords(tasks.ComputesLoss):
     """A detector whose classes are what a copy of an OWL's text tower makes of their names."""
 
-    def __init__(self, run: Run, rate: float) -> None:
+    def __init__(self, run: tasks.Run, rate: float) -> None:
         super().__init__(run.model, self.answer_by_words, DetectionLoss())
         owl = run.given.owl
         self.ids, self.rate = owl.ids_of(run.images.class_names), rate
@@ -216,39 +199,29 @@ class TrainedByWords(ComputesLoss):
         self.inner.get_layer("head").queries.kernel.assign(vectors.T)
 
 
-class MeasuredBoxes:
+class MeasuredBoxes(tasks.Measured):
     """COCO's average precision during a run, on pictures at their own sizes."""
-
-    def __init__(self, model: Detector, images: ImageStream, sharing: Sharing) -> None:
-        self._model, self._images = model, images
-        self._distribution = ALONE_BY_NAME if sharing.processes.count == 1 else None
 
     def evaluate(self, model: keras.Model) -> dict[str, float]:
         """Returns figures for the log; `model`, which trains, shares its weights with the one that is measured."""
         if isinstance(model, TrainedByWords):
             model.give_words()
-        result = evaluate(self._model, self._images, distribution=self._distribution, progress=False)
+        result = evaluate(self.model, self.images, distribution=self.distribution, progress=False)
         return {"ap": np.nan_to_num(result.ap), "ap50": np.nan_to_num(result.ap50)}  # NaN without any box
 
     def draw(self, path: Path) -> None:
         """Writes a picture file: the first pictures with their boxes, and below them what the model finds."""
-        colours = dict(zip(range(self._model.config.classes), safe_colours(), strict=False))
-        tiles: list[tuple[str, np.ndarray]] = []
-        below: list[tuple[str, np.ndarray]] = []
-        for pictures, targets in self._images:
-            for picture, target in zip(pictures, targets, strict=True):
-                found = detect(self._model, picture, threshold=SURE)
-                pixels = picture.clip(0, 255).astype("uint8")
-                for row, boxes, labels in (
-                    (tiles, target["boxes"], target["labels"]),
-                    (below, found.boxes, found.labels),
-                ):
-                    row.append(("", with_frames(pixels, boxes, [colours[int(label)] for label in labels])))
-            if len(tiles) >= SHOWN:
-                break
-        shown = min(SHOWN, len(tiles))
+        colours = [*itertools.islice(safe_colours(), self.model.config.classes)]
+        rows: tuple[list[Any], list[Any]] = ([], [])
+        for picture, target in itertools.islice(self.pairs, tasks.SHOWN):
+            found = detect(self.model, picture, threshold=SURE)
+            pixels = picture.clip(0, 255).astype("uint8")
+            for row, boxes, labels in zip(
+                rows, (target["boxes"], found.boxes), (target["labels"], found.labels), strict=True
+            ):
+                row.append(("", with_frames(pixels, boxes, [colours[int(label)] for label in labels])))
         title = "Pictures with their boxes, and what was found"
-        plot_map([*tiles[:shown], *below[:shown]], path, title=title, columns=shown, side=2.0)
+        plot_map([*rows[0], *rows[1]], path, title=title, columns=len(rows[0]), side=2.0)
 
 
 # The matching and the losses of OWL-ViT, as Scenic trains it (`scenic/projects/owl_vit`)
@@ -264,13 +237,8 @@ def pad_boxes(targets: Targets, classes: int, multiple: int = 1) -> dict[str, np
     if isinstance(targets, Mapping):
         return dict(targets)
     pairs = [(to_numpy(target["boxes"]).reshape(-1, 4), to_numpy(target["labels"])) for target in targets]
-    most = -(-max([1, *(len(boxes) for boxes, _ in pairs)]) // multiple) * multiple
-    padded = {
-        "boxes": np.zeros((len(pairs), most, 4), "float32"),
-        "labels": np.zeros((len(pairs), most, classes), "float32"),
-        "valid": np.full((len(pairs), most), PADDING, "int32"),
-    }
-    for i, (boxes, labels) in enumerate(pairs):
+    rows: dict[str, list[np.ndarray]] = {"boxes": [], "labels": []}
+    for boxes, labels in pairs:
         hot = labels.ndim == 2
         if labels.shape != ((len(boxes), classes) if hot else (len(boxes),)):
             raise ValueError(
@@ -285,10 +253,10 @@ def pad_boxes(targets: Targets, classes: int, multiple: int = 1) -> dict[str, np
             raise ValueError(
                 f"boxes of targets must be finite, with sizes of at least 0, but {boxes.tolist()} was given."
             )
-        padded["boxes"][i, : len(boxes)] = boxes
-        padded["labels"][i, : len(boxes)] = labels if hot else np.eye(classes)[labels.astype(int)]
-        padded["valid"][i, : len(boxes)] = 0
-    return padded
+        rows["boxes"].append(boxes.astype("float32"))
+        rows["labels"].append((labels if hot else np.eye(classes)[labels.astype(int)]).astype("float32"))
+    padded = {name: filled_up(of, multiple) for name, of in rows.items()}
+    return padded | {"valid": filled_up([np.zeros(len(boxes), "int32") for boxes, _ in pairs], multiple, PADDING)}
 
 
 def corners(boxes: Any) -> Any:
@@ -308,8 +276,7 @@ def generalized_overlap(one: Any, other: Any) -> Any:
 
 def _tensors(targets: Targets, outputs: Output) -> tuple[dict[str, Any], dict[str, Any]]:
     """Returns padded targets and outputs as tensors of float32 or better."""
-    output = {name: ops.convert_to_tensor(outputs[name]) for name in ("logits", "boxes")}
-    output = {name: ops.cast(x, float32_or_better(x.dtype)) for name, x in output.items()}
+    output = exact(outputs, ("logits", "boxes"))
     padded = {name: ops.convert_to_tensor(x) for name, x in pad_boxes(targets, output["logits"].shape[-1]).items()}
     return {name: x if name == "valid" else ops.cast(x, output["logits"].dtype) for name, x in padded.items()}, output
 
@@ -431,11 +398,4 @@ def match_boxes(targets: Targets, outputs: Output, loss: DetectionLoss | None = 
         array([1])
     """
     padded, output = _tensors(targets, outputs)
-    costs = to_numpy(_costs(loss or DetectionLoss(), padded, output))
-    valid, result = to_numpy(padded["valid"]), []
-    for i, queries in enumerate(assigned(costs, valid)):
-        boxes = np.flatnonzero(queries != PADDING)
-        boxes = boxes[np.argsort(queries[boxes])]
-        cost = finite(costs[i, :, : (valid[i] != PADDING).sum()])
-        result.append(Match(queries[boxes].astype("int64"), boxes, cost))
-    return result
+    return matches(_costs(loss or DetectionLoss(), padded, output), padded["valid"])

@@ -17,29 +17,17 @@ from keras import ops
 
 from keras_vit._arguments import listing, matches, pair, to_numpy
 from keras_vit._keras import raw_values
-from keras_vit._processes import ALONE_BY_NAME, current, share
+from keras_vit._processes import current, share
 from keras_vit.data import ImageStream, open_segments
 from keras_vit.detection import MeanAP
 from keras_vit.detection.metrics import found_in
-from keras_vit.models import EoMT, EoMTConfig, VisionTransformer, weights_by_path
+from keras_vit.models import EoMT, EoMTConfig, weights_by_path
 from keras_vit.models.changes import copy_state
-from keras_vit.models.dense_config import WITHOUT_TOP
 from keras_vit.segmentation import MeanIoU, PanopticQuality, segment
 from keras_vit.segmentation.segmenting import plot_beside_labels
+from keras_vit.training import tasks
 from keras_vit.training.distribution import Sharing, check_equal_parts
 from keras_vit.training.mask_classification import MaskClassificationLoss, Targets, pad_targets
-from keras_vit.training.tasks import (
-    PADDED_TO,
-    SHOWN,
-    ComputesLoss,
-    Given,
-    Learning,
-    Run,
-    Task,
-    as_input,
-    loaded,
-    warn_of_many_patches,
-)
 
 QUERIES = 100
 _DRAWS = 6  # what tells these random numbers from those of the data
@@ -203,7 +191,7 @@ def _gradients(compute: Any, weights: list[Any]) -> tuple[Any, list[Any]]:
 
 
 @dataclasses.dataclass(frozen=True)
-class EoMTSegmentation(Task):
+class EoMTSegmentation(tasks.Task):
     """Training of an EoMT on pictures with segments; `finetune_segmentation` makes it."""
 
     ignore: int = 255
@@ -216,7 +204,7 @@ class EoMTSegmentation(Task):
     targets = ("segments",)
     picture = "masks.png"
 
-    def data(self, given: Given) -> Given:
+    def data(self, given: tasks.Given) -> tasks.Given:
         """Returns what is given with pictures and segments, those to evaluate on with the classes of the others."""
         settings, validation = given.settings, given.validation
         known = {"ignore": self.ignore, "reduce_zero_label": self.reduce_zero_label}
@@ -232,16 +220,16 @@ class EoMTSegmentation(Task):
             validation = open_segments(validation, **named, **known)
         return given.changed(data=segments, validation=validation, classes=None, class_names=None)
 
-    def model(self, given: Given, images: ImageStream) -> EoMT:
+    def model(self, given: tasks.Given, images: ImageStream) -> EoMT:
         """Returns a copy of a given EoMT, with a new class head for other classes, or one on a VisionTransformer."""
         recipe, task = given.recipe, images.task
         if task == "instance" and given.data.stuff:
             task = "panoptic"
-        source = loaded(given)
+        source = tasks.loaded(given)
         size = pair("image_size", recipe.image_size)
         if size[0] != size[1]:
             raise ValueError(f"image_size must be a square for an EoMT, but {size} was given.")
-        names = None if images.class_names is None else tuple(images.class_names)
+        names = tasks.names_of(images)
         if isinstance(source, EoMT):
             known = source.config
             if "queries" in recipe.given and recipe.queries != known.queries:
@@ -261,13 +249,11 @@ class EoMTSegmentation(Task):
             copy_state(model, changed, {"class_head"})
             reinitialise_layers(changed, ("class_head",))
             return changed
-        if not isinstance(source, VisionTransformer):
-            raise TypeError(f"model must be a VisionTransformer or an EoMT, but {type(source).__name__} was given.")
         model = new_eomt(source, size, images.classes, names, task, recipe.queries or QUERIES)
-        warn_of_many_patches(recipe, model.config.backbone.grid_size)
+        tasks.warn_of_many_patches(recipe, model.config.backbone.grid_size)
         return model
 
-    def loss(self, run: Run) -> Learning:
+    def loss(self, run: tasks.Run) -> tasks.Learning:
         """Returns the model that computes the loss, of masked attention and random points that the seed draws."""
         model, config, images, recipe = run.model, run.model.config, run.images, run.recipe
         check_equal_parts(model, images)  # the loss is a mean over all masks of a part
@@ -280,35 +266,29 @@ class EoMTSegmentation(Task):
             count, rows = len(pictures), share(whole, images.shard)
             probability = mask_probabilities(number // recipe.accumulate, starts, ends, recipe.power)
             inputs = {
-                "images": np.asarray(as_input(model, pictures), "float32"),
+                "images": np.asarray(tasks.as_input(model, pictures), "float32"),
                 "probability": np.tile(probability, (count, 1)),
                 "draws": rng.random((whole, config.query_blocks, config.queries), dtype="float32")[rows],
                 # DINOv3's authors draw one for each batch.
                 "scale": np.full((count,), np.exp(rng.uniform(-math.log(2), math.log(2))), "float32"),
             }
             seeds = rng.integers(0, 2**31, (whole, config.query_blocks + 1, 2)).astype("int32")
-            return inputs, pad_targets(targets, PADDED_TO) | {"seeds": seeds[rows]}
+            return inputs, pad_targets(targets, tasks.PADDED_TO) | {"seeds": seeds[rows]}
 
         terms = MaskClassificationLoss(config.classes, recipe.points)
         answer, loss = functools.partial(answers_of, model), functools.partial(loss_of, terms, config.queries)
-        return ComputesLoss(model, answer, loss), None, None, batch
+        return tasks.ComputesLoss(model, answer, loss), None, None, batch
 
-    def measure(self, run: Run) -> "MeasuredSegments":
+    def measure(self, run: tasks.Run) -> "MeasuredSegments":
         """Returns what measures the model on whole pictures."""
         return MeasuredSegments(run.model, run.tests, run.sharing, run.given.data.stuff)
 
 
-def new_eomt(
-    source: VisionTransformer, size: tuple[int, int], classes: int, names: Any, task: str, queries: int
-) -> EoMT:
+def new_eomt(source: Any, size: tuple[int, int], classes: int, names: Any, task: str, queries: int) -> EoMT:
     """Returns an EoMT for these classes and a task, on a copy of a VisionTransformer."""
     # There are as many blocks with queries as in the published models of that depth.
-    changes: dict[str, Any] = {"image_size": size}
-    if source.config.final_norm == "pooled":
-        changes["final_norm"] = "tokens"
-    if any(side % patch for side, patch in zip(size, source.config.patch_size, strict=True)) and size[0] % 16 == 0:
-        changes["patch_size"] = 16
-    backbone = source.with_config(**WITHOUT_TOP, **changes)
+    divides = size[0] % 16 or not any(side % patch for side, patch in zip(size, source.config.patch_size, strict=True))
+    backbone = tasks.bare_backbone(source, "an EoMT", image_size=size, **({} if divides else {"patch_size": 16}))
     depth = backbone.config.depth
     blocks = 3 if depth <= 12 else 4 if depth < 40 else 5
     config = EoMTConfig(
@@ -369,17 +349,17 @@ def loss_of(loss: MaskClassificationLoss, queries: int, targets: Any, predicted:
     return total
 
 
-class MeasuredSegments:
+class MeasuredSegments(tasks.Measured):
     """Figures on pictures at their own sizes: mean IoU of semantic masks, or the panoptic quality of single things."""
 
     def __init__(self, model: EoMT, images: ImageStream, sharing: Sharing, stuff: Sequence[int]) -> None:
-        self._model, self._images, self._stuff = model, images, stuff
+        super().__init__(model, images, sharing)
+        self._stuff = stuff
         self._shown: list[Any] = []  # of the last evaluation
-        self._distribution = ALONE_BY_NAME if sharing.processes.count == 1 else None
 
     def evaluate(self, model: keras.Model) -> dict[str, float]:
         """Returns figures for the log, exact over all processes, and keeps the first pictures for `draw`."""
-        config, task = self._model.config, self._images.task
+        config, task = self.model.config, self.images.task
         semantic = task == "semantic"
         # In data of instances all are labelled, so what is found beside them is a mistake; panoptic maps leave gaps.
         background = 0 if task == "instance" else None
@@ -387,31 +367,30 @@ class MeasuredSegments:
         metric: Any = MeanIoU(config.classes, -1) if semantic else PanopticQuality(config.classes, self._stuff)
         masks = MeanAP(config.classes, "masks") if task == "instance" else None
         self._shown = []
-        for pictures, targets in self._images:
-            for picture, target in zip(pictures, targets, strict=True):
-                ids = np.zeros(picture.shape[:2], "int64")
-                for i, mask in enumerate(target["masks"]):
-                    ids[mask] = i + 1
-                seen = set(np.unique(ids).tolist())
-                classes = {i + 1: int(k) for i, k in enumerate(target["labels"]) if i + 1 in seen}
-                if semantic:
-                    found = segment(self._model, picture, task="semantic")
-                    metric.add(found.map, np.array([-1, *target["labels"]])[ids])
-                else:
-                    crowd = {i + 1 for i in np.flatnonzero(target.get("crowd", ())).tolist()} & seen
-                    found = segment(self._model, picture, task="panoptic", stuff_classes=self._stuff)
-                    metric.add(found, ids, classes, crowd, background)
-                if masks is not None:
-                    masks.add(found_in(self._model, picture), target)
-                if len(self._shown) < SHOWN:
-                    self._shown.append((picture, ids, classes, found))
-        result = metric.result(self._distribution)
+        for picture, target in self.pairs:
+            ids = np.zeros(picture.shape[:2], "int64")
+            for i, mask in enumerate(target["masks"]):
+                ids[mask] = i + 1
+            seen = set(np.unique(ids).tolist())
+            classes = {i + 1: int(k) for i, k in enumerate(target["labels"]) if i + 1 in seen}
+            if semantic:
+                found = segment(self.model, picture, task="semantic")
+                metric.add(found.map, np.array([-1, *target["labels"]])[ids])
+            else:
+                crowd = {i + 1 for i in np.flatnonzero(target.get("crowd", ())).tolist()} & seen
+                found = segment(self.model, picture, task="panoptic", stuff_classes=self._stuff)
+                metric.add(found, ids, classes, crowd, background)
+            if masks is not None:
+                masks.add(found_in(self.model, picture), target)
+            if len(self._shown) < tasks.SHOWN:
+                self._shown.append((picture, ids, classes, found))
+        result = metric.result(self.distribution)
         if semantic:
             return {"mean_iou": result.mean_iou, "pixel_accuracy": result.pixel_accuracy}
         # PQ is the product of the other two, class by class: how well found segments overlap, and F1 of finding them.
         found = {"panoptic_quality": result.pq, "segmentation_quality": result.sq, "recognition_quality": result.rq}
         if masks is not None:
-            found["mask_ap"] = float(np.nan_to_num(masks.result(self._distribution).ap))
+            found["mask_ap"] = float(np.nan_to_num(masks.result(self.distribution).ap))
         return found
 
     def draw(self, path: Path) -> None:

@@ -58,13 +58,16 @@ def pad_targets(targets: Targets, multiple: int = 1) -> dict[str, np.ndarray]:
         raise ValueError(f"targets must have masks (T, height, width) of one size and labels (T,), but have {shapes}.")
     if any((of < 0).any() for of in labels):
         raise ValueError(f"targets must have labels of at least 0, but have {labels}.")
-    most = -(-max([1, *map(len, labels)]) // multiple) * multiple
-    padded = np.zeros((len(masks), most, *sizes.pop()), "uint8")
-    names = np.full((len(masks), most), PADDING, "int32")
-    for i, (mask, of) in enumerate(pairs):
-        if len(of):
-            padded[i, : len(of)], names[i, : len(of)] = mask, of
-    return {"masks": padded, "labels": names}
+    size = sizes.pop()
+    masks = [mask if len(mask) else np.zeros((0, *size), "uint8") for mask in masks]
+    return {"masks": filled_up(masks, multiple).astype("uint8"), "labels": filled_up(labels, multiple, PADDING)}
+
+
+def filled_up(rows: Sequence[np.ndarray], multiple: int, value: Any = 0) -> np.ndarray:
+    """Returns rows of each picture as an array `(pictures, most, ...)`, `most` a multiple, with a value at the end."""
+    most = -(-max([1, *map(len, rows)]) // multiple) * multiple
+    margins = [[(0, most - len(of))] + [(0, 0)] * (of.ndim - 1) for of in rows]
+    return np.stack([np.pad(of, pad, constant_values=value) for of, pad in zip(rows, margins, strict=True)])
 
 
 def _tensors(targets: Targets, output: Output) -> dict[str, Any]:
@@ -176,23 +179,27 @@ def match(
         array([1])
     """
     require_packages("Matching", ("scipy",), "segmentation")
-    output = _exact(output)
+    output = exact(output)
     padded = _tensors(targets, output)
     points = ops.convert_to_tensor(to_numpy(points), output["masks"].dtype)
-    costs = to_numpy(ops.stop_gradient(_costs(padded, output, points, mask_weight, dice_weight, class_weight)))
-    labels = to_numpy(padded["labels"])
-    result = []
+    costs = _costs(padded, output, points, mask_weight, dice_weight, class_weight)
+    return matches(costs, padded["labels"])
+
+
+def matches(costs: Any, labels: Any) -> list[Match]:
+    """Returns the pairs of each picture by the tensors that `assigned` takes."""
+    costs, labels, result = to_numpy(ops.stop_gradient(costs)), to_numpy(labels), []
     for i, queries in enumerate(assigned(costs, labels)):
-        masks = np.flatnonzero(queries != PADDING)
-        masks = masks[np.argsort(queries[masks])]
+        found = np.flatnonzero(queries != PADDING)
+        found = found[np.argsort(queries[found])]
         cost = finite(costs[i, :, : (labels[i] != PADDING).sum()])
-        result.append(Match(queries[masks].astype("int64"), masks, cost))
+        result.append(Match(queries[found].astype("int64"), found, cost))
     return result
 
 
-def _exact(output: Output) -> dict[str, Any]:
-    """Returns the logits `masks` and `classes` as tensors of float32 or better."""
-    tensors = {name: ops.convert_to_tensor(output[name]) for name in ("masks", "classes")}
+def exact(output: Output, names: Sequence[str] = ("masks", "classes")) -> dict[str, Any]:
+    """Returns answers of a model as tensors of float32 or better."""
+    tensors = {name: ops.convert_to_tensor(output[name]) for name in names}
     return {name: ops.cast(x, float32_or_better(x.dtype)) for name, x in tensors.items()}
 
 
@@ -299,7 +306,7 @@ class MaskClassificationLoss:
         """
         found, padded = [], None
         for i, output in enumerate(outputs):
-            output = _exact(output)
+            output = exact(output)
             if output["classes"].shape[-1] != self.classes + 1:
                 given = output["classes"].shape[-1] - 1
                 raise ValueError(

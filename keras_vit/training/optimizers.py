@@ -378,20 +378,8 @@ class Muon(AdamW):
         >>> small.compile(optimizer, training.SoftmaxLoss())
     """
 
-    def __init__(
-        self,
-        learning_rate: Any = 0.001,
-        momentum: float = 0.95,
-        beta_1: float = 0.9,
-        beta_2: float = 0.999,
-        epsilon: float = 1e-8,
-        momentum_dtype: str | None = None,
-        weight_decay: float | None = None,
-        rate_multipliers: Mapping[str, float] | None = None,
-        **kwargs: Any,
-    ) -> None:
-        rest = (momentum_dtype, weight_decay, rate_multipliers)
-        super().__init__(learning_rate, beta_1, beta_2, epsilon, *rest, **kwargs)
+    def __init__(self, learning_rate: Any = 0.001, momentum: float = 0.95, **kwargs: Any) -> None:
+        super().__init__(learning_rate, **kwargs)
         self.momentum = RATE("momentum", momentum)
 
     def has_velocity(self, variable: keras.Variable) -> bool:

@@ -10,30 +10,18 @@ from keras_vit._processes import share
 from keras_vit.checkpoints import is_variant
 from keras_vit.data import ImageStream
 from keras_vit.models import VisionTransformer, find_variant
+from keras_vit.training import tasks
 from keras_vit.training.distribution import Batch
-from keras_vit.training.tasks import (
-    RATES,
-    FineTuning,
-    Given,
-    Learning,
-    Model,
-    Run,
-    Task,
-    as_input,
-    measured_loss,
-    with_head,
-    with_size_and_rates,
-)
 from keras_vit.zoo import create_model
 
 
-class Pretraining(FineTuning):
+class Pretraining(tasks.FineTuning):
     """Training on labels with the head that the model has; variants begin with random weights."""
 
     name = "pretrain"
     title = "pre-training"
 
-    def model(self, given: Given, images: ImageStream) -> Model:
+    def model(self, given: tasks.Given, images: ImageStream) -> tasks.Model:
         """Returns the model of `model_with_any_head`."""
         model = model_with_any_head(given, images)
         if model.config.classes != images.classes:
@@ -41,15 +29,15 @@ class Pretraining(FineTuning):
                 f"model has {model.config.classes or 'no'} outputs, but the data has {images.classes} classes. "
                 f"Pass model.with_classes({images.classes})."
             )
-        return with_head(model, given.recipe, images)
+        return tasks.with_head(model, given.recipe, images)
 
 
-def model_with_any_head(given: Given, images: ImageStream | None) -> Model:
+def model_with_any_head(given: tasks.Given, images: ImageStream | None) -> tasks.Model:
     """A variant with random weights and a head of zeros for images with labels, or a copy of another model."""
     source, recipe = given.model, given.recipe
     if not is_variant(source):
-        return with_size_and_rates(given)
-    rates = {name: getattr(recipe, name) for name in RATES}
+        return tasks.with_size_and_rates(given)
+    rates = {name: getattr(recipe, name) for name in tasks.RATES}
     if find_variant(source).startswith("BiT") and not any(rates.values()):
         rates = {}  # a BiT has none, and refuses those that are set
     classes = {} if images is None else {"classes": images.classes}
@@ -169,7 +157,7 @@ def masked_patch_model(model: VisionTransformer) -> keras.Model:
     return keras.Model({"images": model.input, "plan": plan}, head(x), name=f"{model.name}_masked_patches")
 
 
-class MaskedPatches(Task):
+class MaskedPatches(tasks.Task):
     """Masked patch prediction: labels are not looked at, and the model's head stays as it is."""
 
     name = "masked_patches"
@@ -177,16 +165,16 @@ class MaskedPatches(Task):
     objective = "masked_patches"
     targets = ("class", "multilabel", "number")
 
-    def model(self, given: Given, images: ImageStream) -> Model:
+    def model(self, given: tasks.Given, images: ImageStream) -> tasks.Model:
         model = model_with_any_head(given, images)
         return model.with_config(class_token_only=False) if model.config.class_token_only else model  # all are read
 
-    def loss(self, run: Run) -> Learning:
+    def loss(self, run: tasks.Run) -> tasks.Learning:
         batch = corrupted_batches(run.model, run.images, run.seed)
         return masked_patch_model(run.model), MaskedPatchLoss(), MaskedPatchAccuracy(name="accuracy"), batch
 
-    def measure(self, run: Run) -> Any:
-        return measured_loss(run, corrupted_batches(run.model, run.tests, run.seed + 1))
+    def measure(self, run: tasks.Run) -> Any:
+        return tasks.measured_loss(run, corrupted_batches(run.model, run.tests, run.seed + 1))
 
 
 def corrupted_batches(model: VisionTransformer, images: ImageStream, seed: int) -> Batch:
@@ -199,6 +187,6 @@ def corrupted_batches(model: VisionTransformer, images: ImageStream, seed: int) 
         rows = share(whole, images.shard)
         plan, corrupted = (array[rows] for array in plan_corruption(whole, grid[0] * grid[1], (seed, number)))
         targets = np.where(corrupted, mean_colours(pixels, grid), NO_TARGET).astype("int32")
-        return {"images": as_input(model, pixels), "plan": plan}, targets
+        return {"images": tasks.as_input(model, pixels), "plan": plan}, targets
 
     return batch

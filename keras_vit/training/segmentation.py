@@ -16,19 +16,17 @@ from keras import ops
 
 from keras_vit._arguments import check_choice, listing, pair
 from keras_vit._options import option, refuse
-from keras_vit._processes import ALONE_BY_NAME, Processes
 from keras_vit.data import ImageStream, MaskedImages, has_test_split, open_masks
 from keras_vit.data.masks import names_beside
 from keras_vit.layers import resize
-from keras_vit.models import EoMT, LinearSegmenter, LinearSegmenterConfig, VisionTransformer
+from keras_vit.models import EoMT, LinearSegmenter, LinearSegmenterConfig
 from keras_vit.models.changes import copy_state
-from keras_vit.models.dense_config import WITHOUT_TOP
 from keras_vit.preprocessing.images import centre_margins
 from keras_vit.segmentation import evaluate, segment
 from keras_vit.segmentation.segmenting import plot_beside_labels
-from keras_vit.training.distribution import check_equal_parts
+from keras_vit.training import tasks
+from keras_vit.training.distribution import Sharing, check_equal_parts
 from keras_vit.training.recipes import Recipe
-from keras_vit.training.tasks import SHOWN, Given, Learning, Run, Task, as_input, loaded
 from keras_vit.training.trainable import freeze
 
 # Arguments that are not for every head, or not for a model that has one.
@@ -42,7 +40,7 @@ _OF_HEADS = {
 }
 
 
-def segmentation_task(has_queries: bool, ignore: int, reduce_zero_label: bool, heads: Mapping[str, Any]) -> Task:
+def segmentation_task(has_queries: bool, ignore: int, reduce_zero_label: bool, heads: Mapping[str, Any]) -> tasks.Task:
     """Returns the task of an EoMT or of a linear head; ValueError for arguments that are for the other one."""
     check_choice("layers", heads["layers"], (1, 4))
     refuse(_OF_HEADS, heads, {"head": "EoMT" if has_queries else "linear"})
@@ -54,7 +52,7 @@ def segmentation_task(has_queries: bool, ignore: int, reduce_zero_label: bool, h
 
 
 @dataclasses.dataclass(frozen=True)
-class LinearSegmentation(Task):
+class LinearSegmentation(tasks.Task):
     """Training of a linear head on pictures with masks; `finetune_segmentation` makes it."""
 
     ignore: int = 255
@@ -69,7 +67,7 @@ class LinearSegmentation(Task):
     targets = ("mask",)
     picture = "masks.png"
 
-    def data(self, given: Given) -> Given:
+    def data(self, given: tasks.Given) -> tasks.Given:
         """Returns what is given with masks, those to evaluate on in the order of those to train on."""
         settings, validation = given.settings, given.validation
         known = {"ignore": self.ignore, "reduce_zero_label": self.reduce_zero_label}
@@ -87,32 +85,27 @@ class LinearSegmentation(Task):
             validation = validation.in_order(masks.class_names)
         return given.changed(data=masks, validation=validation, **named)
 
-    def model(self, given: Given, images: ImageStream) -> LinearSegmenter:
+    def model(self, given: tasks.Given, images: ImageStream) -> LinearSegmenter:
         """Returns a copy of a segmenter, or a new head on a copy of the model, for crops of the recipe's size."""
-        source, recipe = loaded(given), given.recipe
+        source, recipe = tasks.loaded(given), given.recipe
         if isinstance(source, LinearSegmenter):
             return self._with_its_head(source, recipe, images)
         if isinstance(source, EoMT):
             raise TypeError(
                 f"The recipe {recipe.name} trains a linear head. For an EoMT give one of segmentation/eomt_..."
             )
-        if not isinstance(source, VisionTransformer):
-            raise TypeError(
-                f"model must be a VisionTransformer or a LinearSegmenter, but a {type(source).__name__} was given."
-            )
         if not self.frozen and recipe.lora_rank is not None:
             raise ValueError(
                 "frozen=False trains the backbone, but with lora_rank its adapters train. Give one of the two."
             )
-        if self.layers > source.config.depth:
-            raise ValueError(f"layers={self.layers} shall be read, but the model has {source.config.depth} blocks.")
         crop, size = _crop_and_input(recipe, source)
-        norm = {"final_norm": "tokens"} if source.config.final_norm == "pooled" else {}
-        backbone = source.with_config(**WITHOUT_TOP, **norm, **size, drop_path=recipe.drop_path)
+        backbone = tasks.bare_backbone(source, "a LinearSegmenter", **size, drop_path=recipe.drop_path)
+        if self.layers > backbone.config.depth:
+            raise ValueError(f"layers={self.layers} shall be read, but the model has {backbone.config.depth} blocks.")
         config = LinearSegmenterConfig(
             backbone=backbone.config,
             classes=images.classes,
-            class_names=None if images.class_names is None else tuple(images.class_names),
+            class_names=tasks.names_of(images),
             blocks=tuple(range(backbone.config.depth))[-self.layers :],
             dropout=recipe.dropout,
             pictures=self.pictures,
@@ -130,8 +123,8 @@ class LinearSegmentation(Task):
         """Returns a copy for crops of the recipe's size; ValueError for other classes or what only a new head takes."""
         if source.config.classes != images.classes:
             raise ValueError(f"model has {source.config.classes} classes, but the data has {images.classes}.")
-        names, known = images.class_names, source.config.class_names
-        if names and known and tuple(names) != known:
+        names, known = tasks.names_of(images), source.config.class_names
+        if names and known and names != known:
             raise ValueError(
                 f"model has the classes {listing(known)}, but the data {listing(names)}, in this order. Load the "
                 "model and give it in place of its file: then they are matched by name."
@@ -140,11 +133,9 @@ class LinearSegmentation(Task):
         crop, size = _crop_and_input(recipe, source)
         if crop != source.config.crop_size:  # no side of a picture may be shorter than that of the windows
             size |= {"short_side": max(crop), "stride": tuple(map(min, source.config.stride, crop))}
-        return source.with_config(
-            **size, crop_size=crop, dropout=recipe.dropout, class_names=tuple(names) if names else known
-        )
+        return source.with_config(**size, crop_size=crop, dropout=recipe.dropout, class_names=names or known)
 
-    def loss(self, run: Run) -> Learning:
+    def loss(self, run: tasks.Run) -> tasks.Learning:
         """Returns the cross-entropy of pixels, on crops that are filled up to whole patches as in DINOv2."""
         model, images = run.model, run.images
         check_equal_parts(model, images)  # batch normalisation takes the mean over the whole batch
@@ -153,7 +144,7 @@ class LinearSegmentation(Task):
 
         def batch(number: int) -> tuple[np.ndarray, np.ndarray]:
             pixels, masks = images.batch(number)
-            crops = as_input(model, pixels)
+            crops = tasks.as_input(model, pixels)
             height, width = crops.shape[1:3]
             (top, bottom), (left, right) = centre_margins((height, width), config.patch_size)
             if not (bottom or right):
@@ -165,8 +156,8 @@ class LinearSegmentation(Task):
 
         return model, MaskLoss(run.given.data.ignore), None, batch
 
-    def measure(self, run: Run) -> "Measured":
-        return Measured(run.model, run.tests, run.sharing.processes, run.given.data.ignore)
+    def measure(self, run: tasks.Run) -> "MeasuredMasks":
+        return MeasuredMasks(run.model, run.tests, run.sharing, run.given.data.ignore)
 
 
 def _crop_and_input(recipe: Recipe, model: Any) -> tuple[tuple[int, int], dict[str, Any]]:
@@ -212,52 +203,42 @@ class MaskLoss(keras.losses.Loss):
         return {**super().get_config(), "ignore": self.ignore}
 
 
-class Measured:
+class MeasuredMasks(tasks.Measured):
     """The mean intersection over union during a run; each process measures its part of the pictures.
 
     On JAX in several processes the run's model is one of all of them, and each measures with a copy of its own.
     """
 
-    def __init__(self, model: LinearSegmenter, images: ImageStream, processes: Processes, ignore: int) -> None:
-        self._model, self._images, self._ignore, self._joint = model, images, ignore, processes.joint
-        self._distribution = ALONE_BY_NAME if processes.count == 1 else None
-        self._copy: LinearSegmenter | None = None
+    def __init__(self, model: LinearSegmenter, images: ImageStream, sharing: Sharing, ignore: int) -> None:
+        super().__init__(model, images, sharing)
+        self._ignore, self._copy = ignore, model  # the copy that this process measures with
 
     def evaluate(self, model: keras.Model) -> dict[str, float]:
         """Returns `mean_iou` and `pixel_accuracy` of the run's model over all processes; `model` shares its weights."""
-        with _alone(self._joint):
-            settings = {"ignore": self._ignore, "distribution": self._distribution, "progress": False}
-            result = evaluate(self._model_of_process(), self._images, **settings)
+        with self._alone():
+            if self.processes.joint and self._copy is self.model:
+                self._copy = self.model.with_config()  # compiled once
+            elif self.processes.joint:
+                copy_state(self.model, self._copy)
+            settings = {"ignore": self._ignore, "distribution": self.distribution, "progress": False}
+            result = evaluate(self._copy, self.images, **settings)
         return {"mean_iou": result.mean_iou, "pixel_accuracy": result.pixel_accuracy}
 
     def draw(self, path: Path) -> None:
         """Writes a picture file: the first pictures, their labels and what the model finds."""
-        shown, classes = [], {k: k for k in range(self._model.config.classes) if k != self._ignore}
-        with _alone(self._joint):
-            model = self._model if self._copy is None else self._copy  # as it was evaluated
-            for pictures, labels in itertools.islice(self._images, SHOWN):
-                for picture, ids in zip(pictures, labels, strict=True):
-                    shown.append((picture, ids, classes, segment(model, picture, task="semantic")))
-        plot_beside_labels(shown[:SHOWN], path)
+        classes = {k: k for k in range(self.model.config.classes) if k != self._ignore}
+        with self._alone():
+            pairs = itertools.islice(self.pairs, tasks.SHOWN)
+            shown = [(one, ids, classes, segment(self._copy, one, task="semantic")) for one, ids in pairs]
+        plot_beside_labels(shown, path)
 
-    def _model_of_process(self) -> LinearSegmenter:
-        """Returns the run's model; on JAX, where that is one of all processes, a copy compiled once for this one."""
-        if not self._joint:
-            return self._model
-        if self._copy is None:
-            self._copy = self._model.with_config()
-        else:
-            copy_state(self._model, self._copy)
-        return self._copy
-
-
-@contextlib.contextmanager
-def _alone(joint: bool) -> Iterator[None]:
-    """Takes Keras's distribution away within, if it is joint: each process computes something for itself."""
-    distribution = keras.distribution.distribution()
-    if joint:
-        keras.distribution.set_distribution(None)
-    try:
-        yield
-    finally:
-        keras.distribution.set_distribution(distribution)
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Takes Keras's distribution away within, if it is joint: each process computes something for itself."""
+        distribution = keras.distribution.distribution()
+        if self.processes.joint:
+            keras.distribution.set_distribution(None)
+        try:
+            yield
+        finally:
+            keras.distribution.set_distribution(distribution)

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -13,11 +13,12 @@ from keras import ops
 from keras_vit._arguments import DType, listing, pair, warn_caller
 from keras_vit._files import contents_of, fingerprint
 from keras_vit._options import Count, Options, Positive, refuse_unknown
-from keras_vit._processes import current
+from keras_vit._processes import ALONE_BY_NAME, current
 from keras_vit.data import ImageStream
-from keras_vit.data.examples import split_name
+from keras_vit.data.examples import names_of_splits
 from keras_vit.models import BiT, ImageModel, VisionTransformer
 from keras_vit.models.changes import arithmetic
+from keras_vit.models.dense_config import WITHOUT_TOP
 from keras_vit.training.distribution import Batch, Distribution, FilledBatches, Sharing
 from keras_vit.training.recipes import Recipe, build_loss
 from keras_vit.zoo import load
@@ -195,6 +196,19 @@ def batches_of(model: Any, images: ImageStream) -> Batch:
     return batch
 
 
+class Measured:
+    """What `Task.measure` returns where whole pictures are measured: `evaluate(model)` has figures for the log."""
+
+    def __init__(self, model: Any, images: ImageStream, sharing: Sharing) -> None:
+        self.model, self.images, self.processes = model, images, sharing.processes
+        self.distribution = ALONE_BY_NAME if sharing.processes.count == 1 else None
+
+    @property
+    def pairs(self) -> Iterator[tuple[np.ndarray, Any]]:
+        """Each picture with its target."""
+        return (pair for batch in self.images for pair in zip(*batch, strict=True))
+
+
 def measured_loss(run: Run, batch: Batch) -> FilledBatches:
     """Returns what measures the loss and the metric of a run on batches of the images to evaluate on."""
     count = run.tests.steps_per_epoch or sum(1 for _ in run.tests)
@@ -304,7 +318,7 @@ def _found_tests(tests: ImageStream | None, evaluated: Any) -> str:
     """As text how many images there are to evaluate on, and in which split of the data `evaluated`, if in one."""
     if tests is None:
         return "no images to evaluate on (validation=, or test/)"
-    split = split_name(evaluated, "validation", tests.class_names)
+    split = names_of_splits(evaluated, tests.class_names).get("validation")
     found = f"{_count(tests)} to evaluate on"
     return f"{found} ({split})" if split else found
 
@@ -338,6 +352,19 @@ class ComputesLoss(keras.Model):
     ) -> Any:
         """Returns the loss of answers `y_pred` with targets `y`; the other arguments are not used."""
         return self.loss_of_answers(y, y_pred)
+
+
+def names_of(images: ImageStream) -> tuple[str, ...] | None:
+    """Returns the names of the classes of a stream as a config has them."""
+    return None if images.class_names is None else tuple(images.class_names)
+
+
+def bare_backbone(source: Any, kind: str, **changes: Any) -> VisionTransformer:
+    """Returns a copy of a VisionTransformer without its head, all of whose tokens are normalised, for a new head."""
+    if not isinstance(source, VisionTransformer):
+        raise TypeError(f"model must be a VisionTransformer or {kind}, but a {type(source).__name__} was given.")
+    norm = {"final_norm": "tokens"} if source.config.final_norm == "pooled" else {}
+    return source.with_config(**WITHOUT_TOP, **norm, **changes)
 
 
 def loaded(given: Given) -> Any:

@@ -140,7 +140,7 @@ def test_bad_input_is_refused():
         tune(recipe="segmentation/dinov2_linear", steps=1)
     with pytest.raises(TypeError, match="must be a VisionTransformer or a Detector"):
         tune(small_eomt(), drop_path=0.0)
-    with pytest.raises(ValueError, match="has the classes 'bright', 'dark', but the model has 'a', 'b'"):
+    with pytest.raises(ValueError, match="classes that the model does not have: 'bright', 'dark'"):
         detection.evaluate(detector(class_names=("a", "b")), scenes(2), progress=False)
     with pytest.raises(TypeError, match="must be a Detector or an EoMT"):
         detection.evaluate(backbone(), scenes(2))
