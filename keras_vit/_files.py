@@ -25,6 +25,14 @@ def expanded_path(path: Any) -> Any:
     return os.path.expanduser(path) if isinstance(path, (str, os.PathLike)) else path
 
 
+def ending_of(path: str | os.PathLike[str], *endings: str) -> str:
+    """Returns the ending of a file to write, in lower case; ValueError for one that is not among `endings`."""
+    ending = Path(path).suffix.lower()
+    if ending not in endings:
+        raise ValueError(f"path must end with {' or '.join(endings)}, but {os.fspath(path)!r} was given.")
+    return ending
+
+
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Yields the path to write a file to: a hidden name beside `path`, whose place it takes at the block's end."""

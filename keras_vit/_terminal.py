@@ -36,10 +36,11 @@ class Table(list[dict[str, Any]]):
     def __str__(self) -> str:
         return as_text(self)
 
-    def to_csv(self) -> str:
+    def to_csv(self, names: Iterable[str] = ()) -> str:
         """Returns the rows as values with commas between them, below their names; a row may lack what others have."""
         text = io.StringIO()
-        writer = csv.DictWriter(text, dict.fromkeys(key for row in self for key in row), lineterminator="\n")
+        keys = dict.fromkeys([*names, *(key for row in self for key in row)])
+        writer = csv.DictWriter(text, keys, lineterminator="\n")
         writer.writeheader()
         writer.writerows(self)
         return text.getvalue()

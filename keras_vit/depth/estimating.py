@@ -4,14 +4,13 @@ import dataclasses
 import math
 import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from keras_vit._arguments import check_flag, to_numpy
-from keras_vit._files import replacing, write_npy
+from keras_vit._files import ending_of, replacing, write_npy
 from keras_vit._pictures import ColourBar, colour_numbers, palette, plot_map
 from keras_vit._terminal import Column, TableResult
 from keras_vit.interpolation import torchvision_resized
@@ -61,9 +60,7 @@ class Depth:
             OSError: if the file cannot be written.
             ValueError: if `path` has another ending, or for `.png` a value is not finite or beyond what it holds.
         """
-        ending = Path(path).suffix.lower()
-        if ending not in (".npy", ".png"):
-            raise ValueError(f"path must end with .npy or .png, but {os.fspath(path)!r} was given.")
+        ending = ending_of(path, ".npy", ".png")
         least, largest = float(self.depth.min()), float(self.depth.max())
         if ending == ".npy":
             write_npy(path, self.depth)

@@ -1,30 +1,24 @@
 """From a picture of any size to boxes with names and scores, as OWL-ViT's and OWLv2's publishers read their models."""
 
-import csv
 import dataclasses
-import io
 import json
 import os
-import pathlib
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from keras_vit._arguments import check_flag, to_numpy, whole_number
-from keras_vit._files import write_text
+from keras_vit._files import ending_of, write_text
 from keras_vit._options import SHARE, as_python
-from keras_vit._pictures import plot_map, safe_colours
-from keras_vit._terminal import PlainData
+from keras_vit._pictures import safe_colours
+from keras_vit._terminal import PlainData, Table
 from keras_vit.models import Detector
 from keras_vit.preprocessing.images import read_picture
-from keras_vit.segmentation.segmenting import label_of
+from keras_vit.segmentation.segmenting import label_of, plot_named, sigmoid
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-_SIDE = 7.5  # units of the longer side of a figure
-_LISTED = 24  # entries of its legend
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -82,18 +76,13 @@ class Detection(PlainData):
             OSError: if the file cannot be written.
             ValueError: if `path` has another ending.
         """
-        ending = pathlib.Path(path).suffix.lower()
-        if ending not in (".json", ".csv"):
-            raise ValueError(f"path must end with .json or .csv, but {os.fspath(path)!r} was given.")
-        if ending == ".json":
+        if ending_of(path, ".json", ".csv") == ".json":
             write_text(path, json.dumps(self.to_dict()))
             return
-        text = io.StringIO()
-        rows = csv.writer(text, lineterminator="\n")
-        rows.writerow(["left", "top", "right", "bottom", "score", "label", "name"])
-        for box, score, label, name in zip(self.boxes, self.scores, self.labels, self.names, strict=True):
-            rows.writerow([*box.tolist(), float(score), int(label), name])
-        write_text(path, text.getvalue())
+        found = (*self.boxes.T, self.scores, self.labels)
+        rows = zip(*(values.tolist() for values in found), self.names, strict=True)
+        names = ("left", "top", "right", "bottom", "score", "label", "name")
+        write_text(path, Table(dict(zip(names, row, strict=True)) for row in rows).to_csv(names))
 
 
 def detect(
@@ -141,8 +130,7 @@ def detect(
     pixels, config = read_picture(picture, model.config.channels), model.config
     answers = model.predict_on_batch(model.preprocess(pixels))
     outputs = {name: to_numpy(values)[0].astype("float32") for name, values in answers.items()}
-    with np.errstate(over="ignore"):
-        scores = 1 / (1 + np.exp(-outputs["logits"]))
+    scores = sigmoid(outputs["logits"])
     if per_class:
         patches, labels = np.nonzero(scores > threshold)
     else:
@@ -156,10 +144,7 @@ def detect(
         kept = np.sort(kept[np.argsort(-scores[kept], kind="stable")[:most]])
     labels = labels[kept].astype("int32")
     names = tuple(label_of(config.class_names, label) for label in labels.tolist())
-    objectness = None
-    if "objectness" in outputs:
-        with np.errstate(over="ignore"):
-            objectness = 1 / (1 + np.exp(-outputs["objectness"][patches[kept]]))
+    objectness = sigmoid(outputs["objectness"][patches[kept]]) if "objectness" in outputs else None
     return Detection(boxes[kept], scores[kept], labels, names, objectness)
 
 
@@ -242,11 +227,9 @@ def plot(found: Detection, picture: Any, path: str | os.PathLike[str] | None = N
         left, top = (max(int(side), 0) for side in found.boxes[i][:2].round())
         labels.append((min(left, pixels.shape[1] - 1), min(top, pixels.shape[0] - 1), found.names[i]))
     legend: list[Any] = []
-    for i in order[::-1][:_LISTED].tolist():
+    for i in order[::-1].tolist():
         legend.append((colours[int(found.labels[i])], f"{found.names[i]}  {found.scores[i]:.2f}"))
-    if len(order) > _LISTED:
-        legend.append((None, f"and {len(order) - _LISTED} more"))
-    return plot_map([("", painted)], path, side=_SIDE, legend=legend, labels=labels)
+    return plot_named(painted, legend, labels, path)
 
 
 def with_frames(pixels: np.ndarray, boxes: np.ndarray, colours: Sequence[Any]) -> np.ndarray:

@@ -11,14 +11,13 @@ import itertools
 import math
 import numbers
 import os
-import pathlib
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from keras_vit._arguments import check_choice, check_flag, softmax, to_numpy, whole_number
-from keras_vit._files import replacing, write_npy
+from keras_vit._files import ending_of, replacing, write_npy
 from keras_vit._options import SHARE
 from keras_vit._pictures import Colour, plot_map, safe_colours
 from keras_vit._processes import fill_up
@@ -109,10 +108,7 @@ class Segmentation(PlainData):
             OSError: if the file cannot be written.
             ValueError: if `path` has another ending, or for `.png` an id is above 65534.
         """
-        ending = pathlib.Path(path).suffix.lower()
-        if ending not in (".npy", ".png"):
-            raise ValueError(f"path must end with .npy or .png, but {os.fspath(path)!r} was given.")
-        if ending == ".npy":
+        if ending_of(path, ".npy", ".png") == ".npy":
             write_npy(path, self.map)
             return
         from PIL import Image
@@ -380,7 +376,7 @@ def best_masks(model: EoMT, pixels: np.ndarray, most: int) -> dict[str, np.ndarr
     for start, stop in strips(size, max(len(queries), 1)):
         logits = rows(start, stop)
         masks[:, start:stop] = np.moveaxis(logits > 0, -1, 0)
-        total += (_sigmoid(logits) * (logits > 0)).sum((0, 1), dtype="float64")
+        total += (sigmoid(logits) * (logits > 0)).sum((0, 1), dtype="float64")
     sure = total / (masks.sum((1, 2)) + 1e-6)
     return {"masks": masks[places], "scores": pairs[best] * sure[places], "labels": best % config.classes}
 
@@ -436,7 +432,7 @@ def _rows(masks: np.ndarray, new: Size) -> Rows:
 
 def _class_rows(logits: Rows, shares: np.ndarray) -> Rows:
     """Returns a function for rows of scores of classes: for each pixel the sum over queries of class times mask."""
-    return lambda start, stop: _sigmoid(logits(start, stop)) @ shares
+    return lambda start, stop: sigmoid(logits(start, stop)) @ shares
 
 
 def _panoptic(
@@ -456,7 +452,7 @@ def _panoptic(
     best_pixels, mask_pixels, kept_pixels = (np.zeros(count, "int64") for _ in range(3))
     rows = at_size(queries)
     for start, stop in strips(size, count) if count else ():
-        probabilities = _sigmoid(rows(start, stop))
+        probabilities = sigmoid(rows(start, stop))
         winner = (scores[queries] * probabilities).argmax(-1)
         lies = np.take_along_axis(probabilities, winner[..., None], -1)[..., 0] >= INSIDE
         best_pixels += np.bincount(winner.ravel(), minlength=count)
@@ -500,7 +496,7 @@ def _instances(
     for start, stop in strips(size, max(len(queries), 1)):
         logits = rows(start, stop)
         lies = logits > 0
-        total += (_sigmoid(logits) * lies).sum((0, 1), dtype="float64")
+        total += (sigmoid(logits) * lies).sum((0, 1), dtype="float64")
         count += lies.sum((0, 1))
     sure = scores[queries] * (total / (count + 1e-6))
     kept = (count > 0) & (sure >= threshold)
@@ -517,7 +513,7 @@ def _instances(
     return Segmentation(found, segments, "instance")
 
 
-def _sigmoid(logits: np.ndarray) -> np.ndarray:
+def sigmoid(logits: np.ndarray) -> np.ndarray:
     """Returns the probabilities of logits."""
     with np.errstate(over="ignore"):  # exp(-x) may be infinite: its inverse is 0
         return 1 / (1 + np.exp(-logits))
@@ -576,13 +572,16 @@ def plot(
             row, column = _middle(mask)
             labels.append((column, row, segment.label))
     legend: list[tuple[Colour | None, str]] = []
-    for segment in largest[:_LISTED]:
+    for segment in largest:
         score = "" if segment.score is None else f", {segment.score:.2f}"
         legend.append((chosen[segment.id], f"{segment.label}  {100 * segment.area / result.map.size:.1f} %{score}"))
-    if len(largest) > _LISTED:
-        legend.append((None, f"and {len(largest) - _LISTED} more"))
-    tiles = [("", _painted(pixels, result.map, chosen, opacity))]
-    return plot_map(tiles, path, side=_SIDE, legend=legend, labels=labels)
+    return plot_named(_painted(pixels, result.map, chosen, opacity), legend, labels, path)
+
+
+def plot_named(painted: np.ndarray, legend: Sequence[Any], labels: Sequence[Any], path: Any) -> "Figure":
+    """Returns a figure of a painted picture with names at their places and a legend, cut off where it is long."""
+    more = [(None, f"and {len(legend) - _LISTED} more")] if len(legend) > _LISTED else []
+    return plot_map([("", painted)], path, side=_SIDE, legend=[*legend[:_LISTED], *more], labels=labels)
 
 
 def plot_beside_labels(
