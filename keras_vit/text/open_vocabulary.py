@@ -1,6 +1,5 @@
 """OWL-ViT and OWLv2: detectors of what words or an example name, and their files (arXiv 2205.06230, 2306.09683)."""
 
-import dataclasses
 import os
 import re
 from collections.abc import Mapping, Sequence
@@ -16,7 +15,6 @@ from keras_vit.checkpoints import is_copy
 from keras_vit.checkpoints.accounting import check_arrays, extract, fill
 from keras_vit.checkpoints.files import Sidecars, write_with_sidecars
 from keras_vit.checkpoints.layouts import owl
-from keras_vit.checkpoints.layouts.text import NAMES, plan_of_text, text_layout
 from keras_vit.checkpoints.msgpack_file import write_msgpack
 from keras_vit.checkpoints.stored_array import StoredArray
 from keras_vit.detection.detecting import in_pixels, overlaps
@@ -190,10 +188,7 @@ def open_detector(
     """Returns the model of an OWL's file; arguments are those of `load_image_text`."""
     is_scenic = owl.is_scenic(file)
     try:
-        if is_scenic:
-            file, config = owl.from_scenic(file)
-            sidecars = dataclasses.replace(sidecars, config=config, container="scenic")
-        images, texts = owl.plans(file, sidecars, plan_of_text)
+        images, texts = owl.scenic_plans(file) if is_scenic else owl.plans(file, sidecars)
     except ValueError as error:
         raise ValueError(f"{source} cannot be read. {error}") from error
     check_arrays(images, str(source))
@@ -237,12 +232,12 @@ def save_detector(both: OpenVocabularyDetector, path: str | os.PathLike[str], la
     """Writes all arrays as transformers (`"huggingface"`, a folder) or Scenic (`"scenic"`, a file) names them."""
     config, text = both.detector.config, both.text_encoder.config
     kind = owl.prefix_of(config)
-    arrays = dict(extract(both.detector, owl.LAYOUT))
-    for name, values in extract(both.text_encoder, text_layout(NAMES["hf_clip"], False)):
-        arrays[f"{kind}.{name}"] = values
     if layout == "scenic":
-        write_msgpack(Path(path), owl.to_scenic(arrays, config, text), overwrite)
+        arrays = [*extract(both.detector, owl.SCENIC), *extract(both.text_encoder, owl.SCENIC_TEXT)]
+        write_msgpack(Path(path), {f"params/{name}": values for name, values in arrays}, overwrite)
         return
+    arrays = dict(extract(both.detector, owl.LAYOUT))
+    arrays |= {f"{kind}.{name}": values for name, values in extract(both.text_encoder, owl.TEXT)}
     jsons = {
         "config.json": owl.library_config(config, text),
         "preprocessor_config.json": owl.library_preprocessor(config),

@@ -1,20 +1,21 @@
 """OWL-ViT and OWLv2 in the names of transformers and of Scenic: CLIP's two towers, and heads on the patches.
 
-Scenic's arrays get transformers' names and shapes when they are read, and their own when they are written.
+Scenic's arrays have the axes of our weights, so that their rows are made of those of transformers.
 """
 
 import dataclasses
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
 
-from keras_vit.checkpoints.accounting import Layout, Plan, Row, bounded, listed, shape_of
+from keras_vit.checkpoints.accounting import Layout, Plan, Row, bounded, listed, renamed, shape_of
 from keras_vit.checkpoints.files import Sidecars
 from keras_vit.checkpoints.layouts import huggingface, pytorch
 from keras_vit.checkpoints.layouts.pytorch import linear, norm
 from keras_vit.checkpoints.layouts.sidecars import CLIP, mapping, preparation
+from keras_vit.checkpoints.layouts.text import NAMES, plan_of_text, text_layout
 from keras_vit.checkpoints.stored_array import StoredArray
 from keras_vit.models import DetectorConfig, TextConfig, ViTConfig
 from keras_vit.models.dense_config import WITHOUT_TOP
@@ -64,6 +65,7 @@ def _classes(config: DetectorConfig) -> dict[str, np.ndarray]:
 
 
 LAYOUT = Layout("owl", rows, computed=_classes, config_type=DetectorConfig)
+TEXT = text_layout(NAMES["hf_clip"], False)
 
 
 def _as_clip(file: Arrays, sidecars: Sidecars, prefix: str) -> tuple[dict[str, StoredArray], Sidecars]:
@@ -81,7 +83,18 @@ def _as_clip(file: Arrays, sidecars: Sidecars, prefix: str) -> tuple[dict[str, S
     return towers, dataclasses.replace(sidecars, config=config, preprocessor=means or None)
 
 
-def plans(file: Arrays, sidecars: Sidecars, plan_of_text: Callable[[Arrays, Sidecars], Any]) -> tuple[Plan, Plan]:
+def check_fits(config: DetectorConfig, text: TextConfig) -> None:
+    """Raises ValueError where towers and heads do not fit each other."""
+    if text.context > CONTEXT:
+        raise ValueError(f"An OWL has texts of at most {CONTEXT} tokens, but the text tower has {text.context}.")
+    if config.embedding != text.projection:
+        raise ValueError(
+            "Patch and text embeddings must have the same length, but patches have "
+            f"{config.embedding} values and texts {text.projection}. Download the file again."
+        )
+
+
+def plans(file: Arrays, sidecars: Sidecars) -> tuple[Plan, Plan]:
     """Returns the plans of the image tower with the heads, and of the text tower, of a file in transformers' names."""
     kind = "owlv2" if "objectness_head.dense0.weight" in file else "owlvit"
     model_type = sidecars.config.get("model_type", kind)
@@ -91,26 +104,16 @@ def plans(file: Arrays, sidecars: Sidecars, plan_of_text: Callable[[Arrays, Side
     text, _ = plan_of_text({n: a for n, a in towers.items() if n.startswith("text_")}, beside)
     vision = {n: a for n, a in towers.items() if not n.startswith(("text_", "visual_projection", "logit_scale"))}
     backbone = huggingface.LAYOUT.plan(vision, beside)
-    if text.stored.context > CONTEXT:
-        raise ValueError(f"An OWL has texts of at most {CONTEXT} tokens, but the text tower has {text.stored.context}.")
-    embedding = shape_of(file, _HEAD, 2)[0]
-    if embedding != text.stored.projection:
-        raise ValueError(
-            "Patch and text embeddings must have the same length, but patches have "
-            f"{embedding} values and texts {text.stored.projection}. Download the file again."
-        )
-    is_scenic = sidecars.container == "scenic"
     vit = backbone.config.replace(**WITHOUT_TOP, final_norm="tokens", **preparation(CLIP, "squash", 1.0))
     vit = vit.replace(pixel_mean=backbone.config.pixel_mean, pixel_std=backbone.config.pixel_std)
     config = DetectorConfig(
         backbone=vit,
         classes=1,
-        embedding=embedding,
+        embedding=shape_of(file, _HEAD, 2)[0],
         objectness=kind == "owlv2",
-        activation="tanh" if is_scenic else "exact",
-        head_epsilon=1e-6 if is_scenic else 1e-5,
-        pictures="scenic" if is_scenic else kind,
+        pictures=kind,
     )
+    check_fits(config, text.stored)
     known = {row.name for row in rows(config)}
     texts = {array.name for array in text.arrays.values()}
     extras = {f"{kind}.{name}" for name in EXTRAS}
@@ -170,140 +173,116 @@ def library_preprocessor(config: DetectorConfig) -> dict[str, Any]:
     }
 
 
-# Scenic
+# Scenic, whose arrays have the axes of our weights
 
-_NORMS = (("ln_0", "ln_1"), ("ln_1", "ln_2"))  # of a block, in new and in old files
-# Scenic's names and transformers', and what becomes of the axes.
-_SCENIC = (
-    (r"backbone/clip/visual/conv1/kernel", "{p}.vision_model.embeddings.patch_embedding.weight", "conv"),
-    (r"backbone/clip/visual/class_embedding", "{p}.vision_model.embeddings.class_embedding", ""),
-    (r"backbone/clip/visual/positional_embedding", "{p}.vision_model.embeddings.position_embedding.weight", ""),
-    (r"backbone/clip/visual/ln_pre", "{p}.vision_model.pre_layernorm", "norm"),
-    (r"backbone/clip/visual/ln_post", "{p}.vision_model.post_layernorm", "norm"),
-    (r"backbone/clip/text/token_embedding/embedding", "{p}.text_model.embeddings.token_embedding.weight", ""),
-    (r"backbone/clip/text/positional_embedding", "{p}.text_model.embeddings.position_embedding.weight", ""),
-    (r"backbone/clip/text/ln_final", "{p}.text_model.final_layer_norm", "norm"),
-    (r"backbone/clip/text/text_projection/kernel", "{p}.text_projection.weight", "matrix"),
-    (r"backbone/merged_class_token", "layer_norm", "norm"),
-    (r"class_head/Dense_0", "class_head.dense0", "linear"),
-    (r"class_head/logit_shift", "class_head.logit_shift", "linear"),
-    (r"class_head/logit_scale", "class_head.logit_scale", "linear"),
-    *((rf"obj_box_head/Dense_{i}", f"box_head.dense{i}", "linear") for i in range(3)),
-    *((rf"objectness_head/Dense_{i}", f"objectness_head.dense{i}", "linear") for i in range(3)),
-)
-_TOWERS = {"visual": "vision_model", "text": "text_model"}
-_SCENICS_UNUSED = r"class_head/(padding|padding_bias)"
+_SCENICS_UNUSED = r"class_head/(padding|padding_bias)$"
+_TOWERS = {"visual": "backbone/clip/visual", "text": "backbone/clip/text"}
+# Our modules and weights, and what Scenic calls them: in a tower, in a block of it, and outside of the towers.
+_IN_TOWER = {
+    **{"embedding": "conv1", "pre_norm": "ln_pre", "encoder_norm": "ln_post", "projection": "text_projection"},
+    "class_token/token": "class_embedding",
+    "position_embedding/table": "positional_embedding",
+    "token_embedding/embeddings": "token_embedding/embedding",
+}
+_IN_BLOCK = {"norm1": "ln_0", "norm2": "ln_1", "mlp/fc1": "mlp/c_fc", "mlp/fc2": "mlp/c_proj"}
+_OUTSIDE = {
+    **{"head/norm": "backbone/merged_class_token", "head/embed": "class_head/Dense_0"},
+    **{f"head/{part}": f"class_head/{part}" for part in ("logit_shift", "logit_scale")},
+    **{f"head/box_fc{i + 1}": f"obj_box_head/Dense_{i}" for i in range(3)},
+    **{f"head/object_fc{i + 1}": f"objectness_head/Dense_{i}" for i in range(3)},
+}
 
 
-def _pairs(prefix: str, depths: Mapping[str, int], old: bool, dot: str) -> dict[str, Any]:
-    """Returns for each of transformers' names the one of Scenic and what becomes of its axes."""
-    table = [row for row in _SCENIC if prefix == "owlv2" or not row[1].startswith("objectness")]
-    for tower, theirs in _TOWERS.items():
-        for i in range(depths[tower]):
-            block = f"backbone/clip/{tower}/transformer/resblocks{dot}{i}"
-            layer = f"{{p}}.{theirs}.encoder.layers.{i}"
-            for ours, part in (("query", "q"), ("key", "k"), ("value", "v")):
-                table.append((f"{block}/attn/{ours}", f"{layer}.self_attn.{part}_proj", "heads"))
-            table.append((f"{block}/attn/out", f"{layer}.self_attn.out_proj", "joined"))
-            table += [(f"{block}/mlp/c_{a}", f"{layer}.mlp.{b}", "linear") for a, b in (("fc", "fc1"), ("proj", "fc2"))]
-            for k, ln in enumerate(_NORMS[old]):
-                table.append((f"{block}/{ln}", f"{layer}.layer_norm{k + 1}", "norm"))
-    found: dict[str, Any] = {}
-    for ours, theirs, how in table:
-        weight = "/scale" if how == "norm" else "/kernel"
-        ends = [("", "")] if how in ("", "conv", "matrix") else [(weight, ".weight"), ("/bias", ".bias")]
-        for a, b in ends:
-            found[f"{theirs.format(p=prefix)}{b}"] = (f"{ours}{a}", how if b != ".bias" else "bias")
-    return found
+def _scenics(row: Row, tower: str, heads: int) -> Row:
+    """Returns the row of a weight in Scenic's file, by its row in transformers'."""
+    shape = row.shape if row.axes is None else tuple(row.shape[axis] for axis in row.axes)
+    module, _, part = row.path.rpartition("/")
+    part = {"gamma": "scale", "beta": "bias"}.get(part, part)
+    inside = re.fullmatch(r"block_(\d+)/(.*)", module)
+    if row.path in _IN_TOWER:
+        return Row(f"{tower}/{_IN_TOWER[row.path]}", row.path, shape)
+    if not inside:
+        name = _OUTSIDE[module] if module in _OUTSIDE else f"{tower}/{_IN_TOWER[module]}"
+        return Row(f"{name}/{part}", row.path, shape)
+    layer = _IN_BLOCK.get(inside[2], inside[2].replace("attention", "attn"))
+    if layer == "attn/out" and part == "kernel":
+        shape = (heads, shape[0] // heads, shape[1])
+    elif layer in ("attn/query", "attn/key", "attn/value"):
+        shape = (*shape[:-1], heads, shape[-1] // heads)
+    return Row(f"{tower}/transformer/resblocks.{inside[1]}/{layer}/{part}", row.path, shape)
 
 
-def _to_transformers(values: np.ndarray, how: str) -> np.ndarray:
-    """Returns an array of Scenic's as transformers has it."""
-    if how == "conv":
-        return values.transpose(3, 2, 0, 1)
-    if how == "bias":
-        return values.reshape(-1)
-    if how == "heads":
-        return values.reshape(len(values), -1).T
-    if how == "joined":
-        return values.reshape(-1, values.shape[-1]).T
-    return values.T if how in ("linear", "matrix") else values
+def _scenic_rows(config: DetectorConfig) -> list[Row]:
+    return [_scenics(row, _TOWERS["visual"], config.backbone.heads) for row in rows(config)]
 
 
-def from_scenic(file: Arrays) -> tuple[dict[str, StoredArray], dict[str, Any]]:
-    """Returns Scenic's arrays in transformers' names and shapes, and a config.json for them."""
+def _scenic_text_rows(config: TextConfig) -> list[Row]:
+    found = [_scenics(row, _TOWERS["text"], config.heads) for row in TEXT.rows(config)]
+    return [dataclasses.replace(row, name=row.name.replace("/ln_post/", "/ln_final/")) for row in found]
+
+
+SCENIC = Layout("owl", _scenic_rows, computed=_classes, config_type=DetectorConfig)
+SCENIC_TEXT = Layout("owl", _scenic_text_rows)
+
+
+def scenic_plans(file: Arrays) -> tuple[Plan, Plan]:
+    """Returns the plans of the image tower with the heads, and of the text tower, of a file in Scenic's names."""
     start = next(name for name in file if name.endswith(_SCENICS_HEAD)).removesuffix(_SCENICS_HEAD)
     inside = {name.removeprefix(start): array for name, array in file.items() if name.startswith(start)}
     if any(name.startswith("obj_mask_head/") for name in inside):
         raise ValueError("The file has a head for masks ('obj_mask_head'), which is not supported.")
-    kind = "owlv2" if any(name.startswith("objectness_head/") for name in inside) else "owlvit"
-    blocks = re.compile(r"backbone/clip/(visual|text)/transformer/resblocks([._])(\d+)/")
-    matches = [m for name in inside if (m := blocks.match(name))]
-    depths = {t: bounded(1 + max((int(m[3]) for m in matches if m[1] == t), default=-1)) for t in _TOWERS}
-    dot = matches[0][2] if matches else "."
-    old = not any("/ln_0/" in name for name in inside)
-    pairs = _pairs(kind, depths, old, dot)
-    used = {scenics for scenics, _ in pairs.values()}
-    missing = sorted(used - inside.keys())
-    left = sorted(name for name in inside if name not in used and not re.match(_SCENICS_UNUSED, name))
-    if missing or left:
-        problem = f"lacks the arrays {listed(missing)}" if missing else f"has unknown arrays {listed(left)}"
-        raise ValueError(f"The file {problem}. Nothing was loaded: download it again.")
-    arrays = {name: _changed(inside[scenics], name, how) for name, (scenics, how) in pairs.items()}
+    is_old = not any("/ln_0/" in name for name in inside)  # norms of blocks are counted from 1 there
 
-    def heads(tower: str) -> int:
-        name = f"backbone/clip/{tower}/transformer/resblocks{dot}0/attn/query/kernel"
-        return shape_of(inside, name, 3)[1]
+    def current(name: str) -> str:
+        name = name.replace("/resblocks_", "/resblocks.")
+        return re.sub(r"/ln_([12])/", lambda match: f"/ln_{int(match[1]) - 1}/", name) if is_old else name
 
-    patch = shape_of(inside, "backbone/clip/visual/conv1/kernel", 4)
-    side = round((shape_of(inside, "backbone/clip/visual/positional_embedding", 2)[0] - 1) ** 0.5)
-    config = {
-        "model_type": kind,
-        "text_config": {"num_attention_heads": heads("text"), "max_position_embeddings": CONTEXT},
-        "vision_config": {
-            "num_attention_heads": heads("visual"),
-            "image_size": side * patch[0],
-            "patch_size": patch[0],
-            "hidden_size": patch[3],
-        },
-    }
-    return arrays, config
+    arrays = renamed({n: a for n, a in inside.items() if not re.match(_SCENICS_UNUSED, n)}, current)
 
+    def sizes(tower: str) -> dict[str, int]:
+        blocks = f"{_TOWERS[tower]}/transformer/resblocks."
+        numbers = [int(name.removeprefix(blocks).partition("/")[0]) for name in arrays if name.startswith(blocks)]
+        width, heads, _ = shape_of(arrays, f"{blocks}0/attn/query/kernel", 3)
+        mlp_width = shape_of(arrays, f"{blocks}0/mlp/c_fc/kernel", 2)[1]
+        return {"width": width, "heads": heads, "depth": bounded(1 + max(numbers)), "mlp_width": mlp_width}
 
-def _changed(array: StoredArray, name: str, how: str) -> StoredArray:
-    """Returns an array of Scenic's under a name of transformers, whose axes are changed when it is read."""
-    shape = _to_transformers(np.broadcast_to(np.zeros((), "int8"), array.shape), how).shape
-    if not how:
-        return dataclasses.replace(array, name=name)
+    def table(tower: str, name: str) -> tuple[int, ...]:
+        return shape_of(arrays, f"{_TOWERS[tower]}/{name}", 2)
 
-    def load(offset: int, size: int) -> np.ndarray:
-        values = np.ascontiguousarray(_to_transformers(array.read_stored(), how))
-        return values.reshape(-1).view(np.uint8)[offset : offset + size]
-
-    return StoredArray(name, shape, array.dtype, load)
-
-
-def to_scenic(arrays: Mapping[str, np.ndarray], config: DetectorConfig, text: TextConfig) -> dict[str, np.ndarray]:
-    """Returns transformers' arrays in Scenic's names and shapes; those of `EXTRAS` have no place there."""
-    kind = prefix_of(config)
-    pairs = _pairs(kind, {"visual": config.backbone.depth, "text": text.depth}, False, ".")
-    heads = {f"{kind}.vision_model": config.backbone.heads, f"{kind}.text_model": text.heads}
-    found = {}
-    for name, (scenics, how) in pairs.items():
-        if name not in arrays:
-            continue
-        values = arrays[name]
-        count = next((n for tower, n in heads.items() if name.startswith(tower)), 1)
-        is_projection = "self_attn" in name and "out_proj" not in name
-        if how == "conv":
-            values = values.transpose(2, 3, 1, 0)
-        elif how == "heads":
-            values = values.T.reshape(values.shape[1], count, -1)
-        elif how == "joined":
-            values = values.T.reshape(count, -1, values.shape[0])
-        elif how in ("linear", "matrix"):
-            values = values.T
-        elif how == "bias" and is_projection:
-            values = values.reshape(count, -1)
-        found[f"params/{scenics}"] = np.ascontiguousarray(values)
-    return found
+    patch = shape_of(arrays, f"{_TOWERS['visual']}/conv1/kernel", 4)[:2]
+    side = round((table("visual", "positional_embedding")[0] - 1) ** 0.5)
+    clip: Any = {"gelu": "quick", "layer_norm_epsilon": 1e-5}
+    vit = ViTConfig(
+        image_size=(side * patch[0], side * patch[1]),
+        patch_size=patch,
+        pre_norm=True,
+        patch_bias=False,
+        interpolation=_FAMILY.interpolation,
+        crop_rounding="floor",
+        **sizes("visual"),
+        **clip,
+        **WITHOUT_TOP,
+        **preparation(CLIP, "squash", 1.0),
+    )
+    text = TextConfig(
+        vocabulary=table("text", "token_embedding/embedding")[0],
+        context=table("text", "positional_embedding")[0],
+        causal=True,
+        pooling="largest_id",
+        projection=table("text", "text_projection/kernel")[1],
+        **sizes("text"),
+        **clip,
+    )
+    config = DetectorConfig(
+        backbone=vit,
+        classes=1,
+        embedding=shape_of(arrays, _SCENICS_HEAD, 2)[1],
+        objectness=any(name.startswith("objectness_head/") for name in arrays),
+    )
+    check_fits(config, text)
+    words = {name: array for name, array in arrays.items() if name.startswith(_TOWERS["text"])}
+    images = {name: array for name, array in arrays.items() if name not in words}
+    return (
+        Plan(layout=SCENIC, dialect="scenic", stored=config, arrays=images),
+        Plan(layout=SCENIC_TEXT, dialect="scenic", stored=text, arrays=words),
+    )
