@@ -160,7 +160,7 @@ and have random weights. [The zoo](zoo.md) lists their families; [segmentation a
 
 - `operators on the GPU` counts the operators of the file that run on the GPU, and all operators of the file.
 - `error` is the largest difference from LiteRT's interpreter on the CPU.
-- `float16` is the largest difference from the model if NumPy computes the file in float16.
+- `float16` is the largest difference from the model if each operator's result is rounded to float16.
 - `float16, large` is the same difference if 300 is added to one channel before each normalisation. DINOv2 and CLIP have
   such large activations, whose squares overflow in float16 in a file that is not made for the GPU.
 - The row `OWLv2, fixed names` is a detector whose class names are part of the file. The row `features` is a feature

@@ -409,14 +409,19 @@ def _in_float16(
     error, loud, limit = distance(answers, expected), found["loud"], max(TOLERANCE, tolerance or 0)
     peak = f"{found['peak']:.5g} of at most {LARGEST:.0f} ({found['place']})"
     if not max(error, loud) <= limit:
-        words = f"In float16, in which GPUs compute, the {row.name} file differs from the model by {error:.1e} of the"
-        words += f" largest output ({loud:.1e} where norms are loud), more than {limit:.1e}. It reaches {peak}. Write"
-        words += " precision='float32' without a target, and let the app compute in float32 (enforce_f32)."
-        raise RuntimeError(words)
-    same = min(float(np.mean(answers[name].argmax(-1) == expected[name].argmax(-1))) for name in expected)
-    words = f"differs by {error:.1e} of the largest output, {loud:.1e} where norms are loud (allowed: {limit:.1e})"
-    fields = {"float16_error": error, "float16_loud_error": loud, "float16_top1": same, "float16_peak": found["peak"]}
-    return {"float16": f"{words}; it reaches {peak}", **fields}
+        raise RuntimeError(
+            f"In float16, in which GPUs compute, the {row.name} file differs from the model by {error:.1e} of the "
+            f"largest output ({loud:.1e} where norms are loud), more than {limit:.1e}. It reaches {peak}. Write "
+            "precision='float32' without a target, and let the app compute in float32 (enforce_f32)."
+        )
+    return {
+        "float16": f"differs by {error:.1e} of the largest output, {loud:.1e} where norms are loud "
+        f"(allowed: {limit:.1e}); it reaches {peak}",
+        "float16_error": error,
+        "float16_loud_error": loud,
+        "float16_top1": min(float(np.mean(answers[k].argmax(-1) == expected[k].argmax(-1))) for k in expected),
+        "float16_peak": found["peak"],
+    }
 
 
 def _agreement(

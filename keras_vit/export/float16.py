@@ -1,12 +1,14 @@
 """What a file computes in float16, as GPUs do: the check that a runtime on a CPU cannot make.
 
-ONNX files by onnx's reference evaluator: ONNX Runtime on CPUs widens float16 to float32 around almost every operator.
+The file's own runtime runs each operator alone, in float32, on values of float16, and what it returns is rounded:
+elementwise operators are those of float16 then, and products and sums add up in float32, as on a good GPU.
 """
 
 import dataclasses
 import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -41,11 +43,45 @@ def layer_of(name: str) -> str:
     return f" in {'/'.join(parts)}" if parts else ""
 
 
-def erf(x: np.ndarray) -> np.ndarray:
-    """The error function within 2e-7 (Abramowitz and Stegun, 7.1.26)."""
-    t = 1 / (1 + 0.3275911 * np.abs(x))
-    series = t * (0.254829592 + t * (-0.284496736 + t * (1.421413741 + t * (-1.453152027 + t * 1.061405429))))
-    return np.sign(x) * (1 - series * np.exp(-x * x))
+class Step(NamedTuple):
+    """An operator of a file: what it reads and writes, words for where it comes from, and what it computes alone."""
+
+    kind: str
+    reads: list[Any]
+    writes: list[Any]
+    place: str
+    run: Callable[..., list[np.ndarray]]
+
+
+def compute(steps: list[Step], values: dict[Any, np.ndarray], outputs: dict[str, Any], loud: float) -> Computed:
+    """What operators in their order compute from constants; results of float16 stay float16."""
+    computed = Computed({})
+    louder = _normalized(steps) if loud else set()
+    last = {name: step for step in steps for name in step.reads}
+    for step in steps:
+        inputs = [values[name] for name in step.reads]
+        is_half = step.kind.upper() != "CAST" and any(x.dtype == np.float16 for x in inputs)
+        for name, y in zip(step.writes, step.run(*inputs), strict=True):
+            values[name] = y.astype("float16") if is_half and y.dtype == np.float32 else y
+            if name in louder:
+                values[name][..., 0] += values[name].dtype.type(loud)
+            computed.see(values[name], step.place)
+        for name in step.reads:
+            if last[name] is step and name not in outputs.values():
+                values.pop(name, None)
+    computed.answers.update((name, values[output].astype("float32")) for name, output in outputs.items())
+    return computed
+
+
+def _normalized(steps: list[Step]) -> set[Any]:
+    """The values that normalisations read."""
+
+    def read_by(*kinds: str) -> set[Any]:
+        return {step.reads[0] for step in steps if step.kind in kinds}
+
+    divided = {step.writes[0]: step.reads[0] for step in steps if step.kind in ("DIV", "Div")}
+    centred = read_by("MEAN", "ReduceMean") & read_by("SUB", "Sub")
+    return read_by("LayerNormalization") | {divided.get(name, name) for name in centred}  # some divide by a peak first
 
 
 def distance(answers: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> float:
@@ -69,83 +105,3 @@ def check(row: Any, path: Path, float32: Path, images: np.ndarray) -> tuple[dict
             return {}, {"why": str(error)}
         error = distance(loud.answers, truth.answers)
     return found.answers, {"peak": found.peak, "place": found.place, "loud": error}
-
-
-OWN = "keras_vit"  # the domain of the operator that makes a value louder
-WIDE = ("MatMul", "Gemm", "Conv", "ConvTranspose", "Softmax", "ReduceMean", "ReduceSum", "GlobalAveragePool")
-
-
-def _operators(opset: int, loud: float) -> list[type]:
-    """Operators in place of the evaluator's: sums in float32 that are rounded once, and norms by the specification."""
-    from onnx.reference.op_run import OpRun
-    from onnx.reference.ops import load_op
-
-    def wide(name: str) -> type:
-        class Wide(load_op("", name, opset)):
-            op_domain = ""
-
-            def _run(self, *inputs: Any, **options: Any) -> Any:
-                given = (x.astype("float32") if x.dtype == np.float16 else x for x in inputs)
-                return tuple(y.astype(inputs[0].dtype) for y in super()._run(*given, **options))
-
-        Wide.__name__ = name
-        return Wide
-
-    class LayerNormalization(OpRun):
-        """The evaluator's own (onnx 1.23) ignores `stash_type` and computes in float16."""
-
-        op_domain = ""
-
-        def _run(self, x: Any, gamma: Any, beta: Any, axis: int, epsilon: float, stash_type: int) -> Any:
-            wide = x.astype("float32" if stash_type == 1 else x.dtype)
-            centred = wide - wide.mean(axis, keepdims=True)
-            y = centred / np.sqrt(np.square(centred).mean(axis, keepdims=True) + wide.dtype.type(epsilon))
-            return (y.astype(x.dtype) * gamma + beta,)
-
-    class Erf(OpRun):
-        op_domain = ""
-
-        def _run(self, x: Any) -> Any:
-            return (erf(x.astype("float32")).astype(x.dtype),)
-
-    class Louder(OpRun):
-        op_domain = OWN
-
-        def _run(self, x: Any) -> Any:
-            y = x.copy()
-            y[..., 0] += x.dtype.type(loud)
-            return (y,)
-
-    return [*map(wide, WIDE), LayerNormalization, Erf, Louder]
-
-
-def compute_onnx(path: Path, images: np.ndarray, loud: float = 0.0) -> Computed:
-    """What an ONNX file answers to images, in its own dtypes; see `Computed`."""
-    import onnx
-    from onnx.reference import ReferenceEvaluator
-    from onnxruntime.transformers.onnx_model import OnnxModel
-
-    model = onnx.load_model(str(path))
-    opset = next(row.version for row in model.opset_import if row.domain == "")
-    if loud:
-        read = {(node.op_type, node.input[0]) for node in model.graph.node}
-        normalized = {name for kind, name in read if kind == "LayerNormalization"}
-        divided = {node.output[0]: node.input[0] for node in model.graph.node if node.op_type == "Div"}
-        means = {name for kind, name in read if kind == "ReduceMean" and ("Sub", name) in read}
-        normalized |= {divided.get(name, name) for name in means}  # some norms scale by peaks first
-        for node in list(model.graph.node):
-            for i, name in enumerate(node.output):
-                if name in normalized:
-                    node.output[i] = f"{name}, quiet"
-                    model.graph.node.append(onnx.helper.make_node("Louder", [node.output[i]], [name], domain=OWN))
-        model.opset_import.append(onnx.helper.make_opsetid(OWN, 1))
-    OnnxModel(model).topological_sort()  # tf2onnx writes nodes in any order
-    evaluator = ReferenceEvaluator(model, new_ops=_operators(opset, loud))
-    feeds = {model.graph.input[0].name: images}
-    values = evaluator.run(None, feeds, intermediate=True)
-    computed = Computed({output.name: values[output.name].astype("float32") for output in model.graph.output})
-    for node in model.graph.node:
-        for name in node.output:
-            if name:
-                computed.see(values[name], f"{node.op_type}{layer_of(name.partition(':')[0])}")
-    return computed

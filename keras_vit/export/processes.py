@@ -95,7 +95,17 @@ def _run(command: list[str], environment: Mapping[str, str], failed: str) -> Non
     """Runs a process that finds this package and computes on the CPU, and waits for its end."""
     # It is killed when this process is interrupted. Where this one is killed itself, the pipe to the other one closes.
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    environment = {**process_environment(), **environment}
+    package = str(Path(__file__).resolve().parents[2])
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")])),
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+        "CUDA_VISIBLE_DEVICES": "-1",  # a GPU would bring nothing here, and its memory is in use
+        "JAX_PLATFORMS": "cpu",
+        "KERAS_TORCH_DEVICE": "cpu",
+        "PYTHONIOENCODING": "utf-8",
+        **environment,
+    }
     with subprocess.Popen(command, env=environment, text=True, errors="replace", **pipes) as process:
         try:
             output = process.stdout.read()  # ty: ignore[missing-union-attribute] (a pipe)
@@ -134,20 +144,6 @@ def _end_with_parent() -> None:
     while os.read(0, 1):
         pass
     os._exit(1)
-
-
-def process_environment() -> dict[str, str]:
-    """Returns environment variables for processes that write and run files: this process's own, changed."""
-    source = str(Path(__file__).resolve().parents[2])
-    return {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(filter(None, [source, os.environ.get("PYTHONPATH")])),
-        "TF_CPP_MIN_LOG_LEVEL": "3",
-        "CUDA_VISIBLE_DEVICES": "-1",  # a GPU would bring nothing here, and its memory is in use
-        "JAX_PLATFORMS": "cpu",
-        "KERAS_TORCH_DEVICE": "cpu",
-        "PYTHONIOENCODING": "utf-8",
-    }
 
 
 def run_in_fresh_process(

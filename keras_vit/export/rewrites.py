@@ -7,7 +7,6 @@ transposed, pads with -inf before a maximum, and computes in float16, where squa
 
 import contextlib
 import functools
-import inspect
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -16,15 +15,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit._keras import layers_inside
-from keras_vit.layers import (
-    ClassToken,
-    DepthBins,
-    MAPHead,
-    PaddedMaxPooling2D,
-    RegisterTokens,
-    SelfMask,
-    resize,
-)
+from keras_vit.layers import ClassToken, DepthBins, MAPHead, PaddedMaxPooling2D, RegisterTokens, SelfMask, resize
 from keras_vit.layers.blocks import MultiHeadAttention
 from keras_vit.layers.dense_prediction import LEAST_SHARE, DoublingConvolution, WithClassToken
 from keras_vit.layers.resnet import GroupNormalization
@@ -35,12 +26,17 @@ if TYPE_CHECKING:
 MASKED = -1e4  # added to scores that do not count: finite in float16, and its exponential is 0
 
 
-def _whole_product(layer: Any, x: Any, training: bool | None = None) -> Any:
-    """`keras.layers.Dense.call` as one operation, where Keras 3.15 has ten, with a shape that is computed."""
+def _product(x: Any, kernel: Any, bias: Any = None) -> Any:
+    """A product as one operation, where Keras 3.15 has ten, with a shape that is computed."""
     import tensorflow as tf
 
-    y = tf.matmul(x, ops.convert_to_tensor(layer.kernel))  # in `ops.matmul` as well, a matrix gets axes
-    return layer.activation(y if layer.bias is None else y + layer.bias)
+    y = tf.matmul(x, ops.convert_to_tensor(kernel))  # in `ops.matmul` as well, a matrix gets axes
+    return y if bias is None else y + bias
+
+
+def _dense(layer: Any, x: Any, **_: Any) -> Any:
+    """`keras.layers.Dense.call`."""
+    return layer.activation(_product(x, layer.kernel, layer.bias))
 
 
 def _peak(x: Any, least: float = 2.0**-8) -> Any:
@@ -48,28 +44,24 @@ def _peak(x: Any, least: float = 2.0**-8) -> Any:
     return ops.maximum(ops.max(ops.abs(x), -1, keepdims=True), least)
 
 
-def _normalized(x: Any, epsilon: float) -> Any:
-    """(x - mean) / sqrt(variance + epsilon) of each row, scaled by its peak, so that no square is above 1."""
-    centred = x - ops.mean(x, -1, keepdims=True)
-    peak = _peak(centred)
-    scaled, root = centred / peak, epsilon**0.5 / peak
-    return scaled * ops.rsqrt(ops.mean(ops.square(scaled), -1, keepdims=True) + ops.square(root))
-
-
-def _layer_norm(onnx: bool, layer: Any, x: Any) -> Any:
+def _layer_norm(onnx: bool, layer: Any, x: Any, **_: Any) -> Any:
     """`LayerNormalization.call`; for ONNX what `formats.onnx` replaces by its operator, whose sums are float32."""
     last = len(x.shape) - 1
     if layer.axis not in (-1, [-1], last, [last]) or not (layer.scale and layer.center):
         return type(layer).call(layer, x)
-    if not onnx:
-        return _normalized(x, layer.epsilon) * layer.gamma + layer.beta
-    import tensorflow as tf
+    if onnx:
+        import tensorflow as tf
 
-    inputs = [x, *(ops.convert_to_tensor(weight) for weight in (layer.gamma, layer.beta))]
-    return tf.ensure_shape(tf.raw_ops.PyFunc(input=inputs, token=str(layer.epsilon), Tout=[x.dtype])[0], x.shape)
+        inputs = [x, *(ops.convert_to_tensor(weight) for weight in (layer.gamma, layer.beta))]
+        return tf.ensure_shape(tf.raw_ops.PyFunc(input=inputs, token=str(layer.epsilon), Tout=[x.dtype])[0], x.shape)
+    centred = x - ops.mean(x, -1, keepdims=True)
+    peak = _peak(centred)
+    scaled, root = centred / peak, layer.epsilon**0.5 / peak  # no square is above 1
+    y = scaled * ops.rsqrt(ops.mean(ops.square(scaled), -1, keepdims=True) + ops.square(root))
+    return y * layer.gamma + layer.beta
 
 
-def _group_norm(float16: bool, layer: Any, x: Any) -> Any:
+def _group_norm(float16: bool, layer: Any, x: Any, **_: Any) -> Any:
     """`GroupNormalization.call` at rank 4, with statistics over the places first: over both, runtimes are slow."""
     groups, size = layer.groups, x.shape[-1] // layer.groups
 
@@ -77,22 +69,19 @@ def _group_norm(float16: bool, layer: Any, x: Any) -> Any:
         y = statistic(ops.reshape(statistic(x, (1, 2)), (-1, 1, groups, size)), -1, keepdims=True)
         return ops.reshape(ops.tile(y, (1, 1, 1, size)), (-1, 1, 1, groups * size))
 
-    def divided(x: Any) -> Any:
+    def divided(x: Any) -> Any:  # in float16, squares can overflow, and also a sum of small values over all places
+        if not float16:
+            return x, 1.0
         peak = ops.maximum(of_groups(ops.max, ops.abs(x)), 2.0**-8)
         return x / peak, peak
 
-    unit = 1.0
-    if float16:  # where squares can overflow, and also a sum of small values over all places
-        x, unit = divided(x)
-    x = x - of_groups(ops.mean, x)
-    if float16:
-        x, peak = divided(x)
-        unit = unit * peak
-    scale = ops.rsqrt(of_groups(ops.mean, ops.square(x)) + ops.square(layer.epsilon**0.5 / unit))
+    x, first = divided(x)
+    x, second = divided(x - of_groups(ops.mean, x))
+    scale = ops.rsqrt(of_groups(ops.mean, ops.square(x)) + ops.square(layer.epsilon**0.5 / (first * second)))
     return x * (scale * layer.gamma) + layer.beta
 
 
-def _unit_norm(layer: Any, x: Any) -> Any:
+def _unit_norm(layer: Any, x: Any, **_: Any) -> Any:
     """`keras.layers.UnitNormalization.call`, by a mean: of a sum, the converter makes an operator that GPUs lack."""
     if layer.axis not in (-1, [-1]):
         return type(layer).call(layer, x)
@@ -100,33 +89,25 @@ def _unit_norm(layer: Any, x: Any) -> Any:
     return scaled * ops.rsqrt(ops.mean(ops.square(scaled), -1, keepdims=True) * x.shape[-1])
 
 
-def _learned_tokens(layer: Any, tokens: Any) -> Any:
+def _learned_tokens(layer: Any, tokens: Any, **_: Any) -> Any:
     """`ClassToken.call` and `RegisterTokens.call`."""
     return ops.concatenate([ops.tile(layer.learned, (tokens.shape[0], 1, 1)), tokens], 1)
 
 
-def _token_pooling(layer: Any, tokens: Any) -> Any:
-    """`TokenPooling.call` for ONNX, where some runtimes add up in float16: shares of a mean cannot overflow."""
-    if layer.mode != "avg":
-        return type(layer).call(layer, tokens)
-    patches = tokens[:, layer.prefix_tokens :]
-    return ops.sum(patches * (1 / ops.cast(ops.shape(patches)[1], "float32")), 1)
-
-
-def _with_class_token(layer: Any, patches: Any, tokens: Any) -> Any:
+def _with_class_token(layer: Any, patches: Any, tokens: Any, **_: Any) -> Any:
     """`WithClassToken.call`."""
     return ops.concatenate([patches, ops.tile(tokens[:, :1, None], (1, *patches.shape[1:3], 1))], -1)
 
 
-def _self_mask(layer: Any, tokens: Any) -> Any:
+def _self_mask(layer: Any, tokens: Any, **_: Any) -> Any:
     """`SelfMask.call` as a constant."""
     return ops.convert_to_tensor(np.eye(tokens.shape[1], dtype=bool)[None])
 
 
 def _by_heads(dense: Any, x: Any, heads: int, order: Any = None) -> Any:
     """What a projection, its columns in an order, makes of tokens: `(batch, tokens, heads, d)`."""
-    kernel, bias = (None if w is None or order is None else ops.take(w, order, -1) for w in (dense.kernel, dense.bias))
-    y = dense(x) if kernel is None else _whole_product(_Product(kernel, bias), x)
+    weights = [] if order is None else [ops.take(w, order, -1) for w in (dense.kernel, dense.bias) if w is not None]
+    y = _product(x, *weights) if weights else dense(x)
     return ops.reshape(y, (*x.shape[:2], heads, y.shape[-1] // heads))
 
 
@@ -167,26 +148,19 @@ def _turned(x: Any, rotation: Any) -> Any:
     return x * cos + ops.concatenate([-x[..., half:], x[..., :half]], -1) * sin
 
 
-def _map_head(layer: Any, tokens: Any, **options: Any) -> Any:
+def _map_head(layer: Any, tokens: Any, **_: Any) -> Any:
     """`MAPHead.call`: its query is a constant, so that it and the keys' kernel are one kernel, `(D, heads)`."""
     attention, tokens = layer.attention, tokens[:, layer.skipped_tokens :]
     heads, (batch, count, width) = attention.heads, tokens.shape
     query = ops.reshape(attention.query(layer.probe), (heads, -1)) * (width // heads) ** -0.5
     kernel = ops.einsum("dhc,hc->dh", ops.reshape(attention.key.kernel, (width, heads, -1)), query)
     # The keys' bias is the same for all tokens of a head, which changes no softmax.
-    scores = ops.transpose(_whole_product(_Product(kernel), tokens), (0, 2, 1))
+    scores = ops.transpose(_product(tokens, kernel), (0, 2, 1))
     x = _mixed(attention, ops.reshape(scores, (batch, heads, 1, count)), tokens)
     return (x + layer.mlp(layer.norm(x)))[:, 0]
 
 
-class _Product:
-    """A kernel that is computed, as `_whole_product` takes it."""
-
-    def __init__(self, kernel: Any, bias: Any = None) -> None:
-        self.kernel, self.bias, self.activation = kernel, bias, keras.activations.linear
-
-
-def _max_pooling(layer: Any, x: Any) -> Any:
+def _max_pooling(layer: Any, x: Any, **_: Any) -> Any:
     """`PaddedMaxPooling2D.call`: an edge that is repeated lies in each window beside itself, as -inf would."""
     for axis in (1, 2):
         first, last = (x[:, :1], x[:, -1:]) if axis == 1 else (x[:, :, :1], x[:, :, -1:])
@@ -195,16 +169,16 @@ def _max_pooling(layer: Any, x: Any) -> Any:
     return ops.max_pool(x, 3, 2, "valid", "channels_last")
 
 
-def _doubling(layer: Any, x: Any) -> Any:
+def _doubling(layer: Any, x: Any, **_: Any) -> Any:
     """`DoublingConvolution.call` at rank 4."""
     batch, rows, columns, width = x.shape
     kernel, bias = ops.reshape(layer.kernel, (width, -1)), ops.tile(layer.bias, 4)
-    y = _whole_product(_Product(kernel, bias), ops.reshape(x, (-1, width)))
+    y = _product(ops.reshape(x, (-1, width)), kernel, bias)
     y = ops.transpose(ops.reshape(y, (batch * rows, columns, 2, 2 * width)), (0, 2, 1, 3))
     return ops.reshape(y, (batch, 2 * rows, 2 * columns, width))
 
 
-def _depth_bins(layer: Any, x: Any, training: bool | None = None) -> Any:
+def _depth_bins(layer: Any, x: Any, **_: Any) -> Any:
     """`DepthBins.call`: means of scaled values in place of sums, which overflow in float16."""
     x = resize(layer.scores(x), [n * layer.factor for n in x.shape[1:3]], "half_pixel")
     x = ops.relu(x) + LEAST_SHARE
@@ -213,7 +187,7 @@ def _depth_bins(layer: Any, x: Any, training: bool | None = None) -> Any:
     return ops.clip(ops.mean(x * centres, -1) / ops.mean(x, -1), layer.min_depth, layer.max_depth)
 
 
-def _masks(operation: Any, vectors: Any, features: Any, **options: Any) -> Any:
+def _masks(operation: Any, vectors: Any, features: Any) -> Any:
     """Products of an EoMT's queries and the places of a map, at rank 4: the converter undoes others."""
     batch, rows, columns, width = features.shape
     places = ops.transpose(ops.reshape(features, (batch, rows * columns, 1, width)), (0, 2, 3, 1))
@@ -221,7 +195,7 @@ def _masks(operation: Any, vectors: Any, features: Any, **options: Any) -> Any:
 
 
 Calls = dict[Any, Callable[..., Any]]  # by the class of a layer, or by what an einsum computes
-EVERYWHERE: Calls = {keras.layers.Dense: _whole_product, PaddedMaxPooling2D: _max_pooling}  # ONNX Runtime pads so, too
+EVERYWHERE: Calls = {keras.layers.Dense: _dense, PaddedMaxPooling2D: _max_pooling}  # ONNX Runtime pads so, too
 FIXED: Calls = {
     **{ClassToken: _learned_tokens, RegisterTokens: _learned_tokens, WithClassToken: _with_class_token},
     **{MultiHeadAttention: _attention, MAPHead: _map_head, SelfMask: _self_mask, DoublingConvolution: _doubling},
@@ -231,6 +205,7 @@ FLOAT16: Calls = {
     keras.layers.LayerNormalization: functools.partial(_layer_norm, False),
     **{GroupNormalization: functools.partial(_group_norm, True), keras.layers.UnitNormalization: _unit_norm},
 }
+ONNX: Calls = {keras.layers.LayerNormalization: functools.partial(_layer_norm, True)}
 
 
 def is_for_gpu(signature: "Signature", format: str) -> bool:
@@ -243,9 +218,7 @@ def calls_for(signature: "Signature", format: str) -> Calls:
     if format == "saved_model":
         return {}
     calls = EVERYWHERE | (FIXED if is_for_gpu(signature, format) else {}) | (FLOAT16 if signature.float16 else {})
-    return (
-        calls | {keras.layers.LayerNormalization: functools.partial(_layer_norm, True)} if format == "onnx" else calls
-    )
+    return calls | (ONNX if format == "onnx" else {})
 
 
 def separate_outputs(answers: dict[str, Any]) -> dict[str, Any]:
@@ -268,7 +241,7 @@ def replaced(model: keras.Model, calls: Calls) -> Iterator[None]:
     try:
         tf.Tensor.__getitem__ = functools.partialmethod(_sliced, index) if calls else index
         for layer, call in rows:
-            layer.call = _bound(call, layer)
+            layer.call = functools.partial(call, layer)
         yield
     finally:
         tf.Tensor.__getitem__ = index
@@ -276,24 +249,12 @@ def replaced(model: keras.Model, calls: Calls) -> Iterator[None]:
             del layer.call
 
 
-def _bound(call: Callable[..., Any], layer: Any) -> Callable[..., Any]:
-    """The call of a layer, which may be told whether it trains where that changes nothing."""
-    if not inspect.signature(call).parameters.keys().isdisjoint(("training", "options")):
-        return functools.partial(call, layer)
-    return lambda *args, training=None, **options: call(layer, *args, **options)
-
-
 def _sliced(x: Any, index: Any, key: Any) -> Any:
-    """`x[key]` by slices and a reshape, where sizes are known and the key has only integers, slices, `...` and None."""
+    """`x[key]` by slices and a reshape, where the shape is known and the key has only integers, slices, `...`, None."""
+    y = index(x, key)  # for its shape: what nobody reads is in no file
     keys = key if isinstance(key, tuple) else (key,)
-    if x.shape.rank is None or not all(k is None or k is ... or isinstance(k, (int, slice)) for k in keys):
-        return index(x, key)
-    rest = [slice(None)] * (x.shape.rank - sum(k is not None and k is not ... for k in keys))
-    keys = [part for k in (keys if ... in keys else (*keys, ...)) for part in (rest if k is ... else [k])]
-    y = index(x, tuple(slice(k, k + 1 or None) if isinstance(k, int) else k for k in keys if k is not None))
-    lengths = iter(y.shape)
-    shape = [1 if k is None else next(lengths) for k in keys]
-    shape = [n for k, n in zip(keys, shape, strict=True) if not isinstance(k, int)]
-    if shape == [*y.shape] or shape.count(None) > 1:
-        return y if shape == [*y.shape] else index(x, key)
-    return ops.reshape(y, [-1 if n is None else n for n in shape])
+    plain = y.shape.rank is not None and all(k is None or k is ... or isinstance(k, (int, slice)) for k in keys)
+    if not plain or [*y.shape].count(None) > 1:
+        return y
+    part = index(x, tuple(slice(k, k + 1 or None) if isinstance(k, int) else k for k in keys if k is not None))
+    return part if [*part.shape] == [*y.shape] else ops.reshape(part, [-1 if n is None else n for n in y.shape])

@@ -55,7 +55,6 @@ class SavedModel(Format):
         tf.saved_model.save(module, str(path), signatures={"serving_default": module.serve})
 
     def load(self, path: Path) -> Callable[[np.ndarray], Answers]:
-        """Opens a folder with TensorFlow; returns a function from a batch of images to outputs by name."""
         import tensorflow as tf
 
         loaded = tf.saved_model.load(str(path))
@@ -68,7 +67,6 @@ class SavedModel(Format):
         return run
 
     def annotate(self, path: Path, metadata: "Metadata") -> None:
-        """Writes the metadata as files into the folder's `assets.extra`; OSError if it cannot."""
         folder = path / "assets.extra"  # the folder in a SavedModel that is anybody's to fill
         folder.mkdir(exist_ok=True)
         for name, text in as_files(metadata).items():
@@ -104,7 +102,6 @@ class StableHLO(Format):
         path.write_bytes(export.export(function, platforms=("cpu", "cuda", "tpu"))(images).serialize())
 
     def load(self, path: Path) -> Callable[[np.ndarray], Answers]:
-        """Opens a file with JAX; returns a function from a batch of images to outputs by name."""
         import jax
         from jax import export
 
@@ -112,7 +109,6 @@ class StableHLO(Format):
         return lambda images: {name: np.asarray(answer) for name, answer in call(images).items()}
 
     def annotate(self, path: Path, metadata: "Metadata") -> None:
-        """Appends the metadata to the file as a zip archive; OSError if it cannot be written."""
         append_archive(path, metadata)  # which JAX does not look at
 
 
@@ -166,7 +162,6 @@ class Torch(Format):
         torch.export.save(program, str(path))
 
     def load(self, path: Path) -> Callable[[np.ndarray], Answers]:
-        """Opens a file with PyTorch; returns a function from a batch of images to outputs by name."""
         import torch
 
         module = torch.export.load(str(path)).module()
@@ -180,7 +175,6 @@ class Torch(Format):
         return run
 
     def annotate(self, path: Path, metadata: "Metadata") -> None:
-        """Writes the file again, with the metadata as extra files; ImportError or PyTorch's errors if it cannot."""
         import torch
 
         torch.export.save(torch.export.load(str(path)), str(path), extra_files=as_files(metadata))

@@ -80,7 +80,6 @@ class LiteRT(Format):
         path.write_bytes(converter.convert())
 
     def load(self, path: Path) -> Callable[[np.ndarray], Answers]:
-        """Opens a file with LiteRT; returns a function from a batch of images to outputs by name."""
         # The function changes the interpreter, so that only one thread may call it.
         from ai_edge_litert.interpreter import Interpreter
 
@@ -90,7 +89,6 @@ class LiteRT(Format):
         shape = None
 
         def run(images: np.ndarray) -> Answers:
-            """Returns the outputs for a batch of images by name."""
             nonlocal shape
             if shape != images.shape:
                 # A file for any batch is stored for a batch of 1 and is resized to the one that comes.
@@ -104,7 +102,6 @@ class LiteRT(Format):
         return run
 
     def annotate(self, path: Path, metadata: "Metadata") -> None:
-        """Appends the metadata to the file as a zip archive; OSError if it cannot be written."""
         append_archive(path, metadata)  # the way TensorFlow Lite packs label files
 
     def operators(self, path: Path) -> Operators:

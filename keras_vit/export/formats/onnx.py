@@ -1,6 +1,7 @@
 """ONNX: one file for ONNX Runtime, TensorRT and many others."""
 
 import contextlib
+import functools
 import logging
 import tempfile
 from collections.abc import Callable, Iterator
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from keras_vit.export.float16 import LARGEST, Computed, compute_onnx
+from keras_vit.export import float16
 from keras_vit.export.format import FLATBUFFER, Answers, Format, Operators, Precision, as_strings, batches
 from keras_vit.export.formats.frameworks import tensorflow_module
 
@@ -53,6 +54,23 @@ def _layer_normalization(context: Any, node: Any, name: str, arguments: Any) -> 
     context.make_node("LayerNormalization", node.input, attr=attributes, **options)
 
 
+def _run_alone(node: Any, opsets: Any, *values: np.ndarray) -> list[np.ndarray]:
+    """What ONNX Runtime returns for a file of one node, all of whose inputs are given; float16 as float32."""
+    import onnxruntime
+    from onnx import helper
+
+    wide = [x.astype("float32") if x.dtype == np.float16 else x for x in values]
+    feeds = dict(zip(filter(None, node.input), wide, strict=True))
+    inputs = [
+        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(x.dtype), x.shape)
+        for name, x in feeds.items()
+    ]
+    graph = helper.make_graph([node], "alone", inputs, [*map(helper.make_empty_tensor_value_info, node.output)])
+    model = helper.make_model_gen_version(graph, opset_imports=opsets)
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    return session.run([*node.output], feeds)
+
+
 def _set_dimensions(value: Any, shape: tuple[int | None, ...]) -> None:
     """Writes the lengths of the axes of an input or output into it: numbers, or names for lengths that are None."""
     names = ("batch", "height", "width", "channels")
@@ -71,13 +89,13 @@ def _to_float16(source: Path, target: Path) -> None:
     model = onnx.load_model(str(source))
     arrays = [onnx.numpy_helper.to_array(tensor) for tensor in model.graph.initializer]
     peak = max(float(np.abs(array).max()) for array in arrays if array.dtype.kind == "f" and array.size > 1)
-    if peak > LARGEST:  # which the converter would cut to
+    if peak > float16.LARGEST:  # which the converter would cut to
         raise RuntimeError(
-            f"In float16, in which GPUs compute, numbers end at {LARGEST:.0f}, but the weights reach {peak:.3g}. "
-            "Take precision='float32'."
+            f"In float16, in which GPUs compute, numbers end at {float16.LARGEST:.0f}, but the weights reach "
+            f"{peak:.3g}. Take precision='float32'."
         )
     with _quiet(target.parent):
-        model = convert_float_to_float16(model, max_finite_val=LARGEST, keep_io_types=True)
+        model = convert_float_to_float16(model, max_finite_val=float16.LARGEST, keep_io_types=True)
     # Where two operators that stay in float32 take one value, the converter adds the same cast twice.
     outputs, nodes = set(), []
     for node in model.graph.node:
@@ -160,7 +178,6 @@ class ONNX(Format):
         onnx.save_model(proto, str(path))
 
     def load(self, path: Path) -> Callable[[np.ndarray], Answers]:
-        """Opens a file with ONNX Runtime on the CPU; returns a function from a batch of images to outputs by name."""
         import onnxruntime
 
         session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
@@ -168,7 +185,6 @@ class ONNX(Format):
         return lambda images: dict(zip(names, session.run(names, {"images": images}), strict=True))
 
     def annotate(self, path: Path, metadata: "Metadata") -> None:
-        """Puts the metadata into the file's `metadata_props`; OSError, ImportError or onnx's errors if it cannot."""
         import onnx
 
         proto = onnx.load_model(str(path))
@@ -187,9 +203,21 @@ class ONNX(Format):
                 foreign.add(f"{node.domain}.{node.op_type}")
         return Operators(sorted(standard | foreign), sorted(foreign))
 
-    def compute(self, path: Path, images: np.ndarray, dtype: Any, loud: float = 0.0) -> Computed:
+    def compute(self, path: Path, images: np.ndarray, dtype: Any, loud: float = 0.0) -> float16.Computed:
         """Returns as `Format.compute`, in the dtypes of the file; OSError, ImportError, onnx's errors."""
-        return compute_onnx(path, images, loud)
+        import onnx
+        from onnxruntime.transformers.onnx_model import OnnxModel
+
+        model = onnx.load_model(str(path))
+        OnnxModel(model).topological_sort()  # tf2onnx writes nodes in any order
+        graph = model.graph
+        steps = [float16.Step("", [], [graph.input[0].name], "the input", lambda: [images])]
+        for node in graph.node:
+            place = node.op_type + float16.layer_of(node.output[0].partition(":")[0])
+            run = functools.partial(_run_alone, node, model.opset_import)
+            steps.append(float16.Step(node.op_type, [*filter(None, node.input)], [*node.output], place, run))
+        constants = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in graph.initializer}
+        return float16.compute(steps, constants, {output.name: output.name for output in graph.output}, loud)
 
     def change_precision(
         self, source: Path, target: Path, precision: str, calibration: np.ndarray | None = None
@@ -221,7 +249,6 @@ class ONNX(Format):
                 parts = batches(calibration, model.graph.input[0].type.tensor_type.shape.dim[0].dim_value or 1)
 
                 def get_next(self) -> dict[str, np.ndarray] | None:
-                    """Returns the next batch as inputs by name; None after the last one."""
                     part = next(self.parts, None)
                     return None if part is None else {"images": part}
 

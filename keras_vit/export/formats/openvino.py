@@ -88,7 +88,6 @@ class OpenVINO(Format):
         openvino.save_model(converted, str(path), compress_to_fp16=False)
 
     def load(self, path: Path) -> Callable[[np.ndarray], Answers]:
-        """Opens a `.xml` file, with the `.bin` beside it, with OpenVINO on the CPU in float32."""
         self.import_runtime()
         import openvino
 
@@ -96,7 +95,6 @@ class OpenVINO(Format):
         compiled = openvino.Core().compile_model(str(path), "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
 
         def run(images: np.ndarray) -> Answers:
-            """Returns the outputs for a batch of images by name."""
             answers = compiled(images)
             return {output.get_any_name(): np.asarray(answers[output]) for output in compiled.outputs}
 
