@@ -29,7 +29,7 @@ def gradients_of(function, *arrays):
     if backend == "jax":
         import jax
 
-        value, gradients = jax.jit(jax.value_and_grad(function, argnums=tuple(range(len(arrays)))))(*arrays)
+        value, gradients = jax.value_and_grad(function, argnums=tuple(range(len(arrays))))(*arrays)
     elif backend == "tensorflow":
         import tensorflow as tf
 
