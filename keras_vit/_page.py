@@ -97,16 +97,7 @@ def check_sheet_path(path: str | os.PathLike[str]) -> None:
 
 
 def write_page(path: str | os.PathLike[str], title: str, parts: Iterable[Html], style: str = "") -> Path:
-    """Writes a page, which appears when it is complete, and returns its path.
-
-    Raises ValueError for another ending, OSError where it cannot be written.
-
-    Args:
-        path: The `.html` or `.htm` file.
-        title: The headline.
-        parts: What stands below it.
-        style: Rules of CSS beside those that all pages share.
-    """
+    """Writes a page of HTML parts, with more CSS in `style`, when it is complete; returns its path."""
     path = check_page_path(path)
     page = _TEMPLATE.read_text(encoding="utf-8").replace("<!-- TITLE -->", _escaped(title))
     page = page.replace("<!-- STYLE -->", style).replace("<!-- BODY -->", "\n".join(parts))

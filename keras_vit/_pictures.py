@@ -77,10 +77,7 @@ def colour_numbers(values: np.ndarray, first: float, last: float, count: int) ->
 
 
 def need_matplotlib() -> None:
-    """Checks that matplotlib is installed, before a long computation whose result is drawn.
-
-    Raises:
-        ImportError: if it is not installed (`pip install "keras-vit-zoo[plots]"`).
+    """Raises ImportError unless matplotlib is installed, before a long computation whose result is drawn.
 
     Examples:
         >>> evaluation.need_matplotlib()  # silent where it is installed

@@ -218,29 +218,23 @@ def share(length: int, shard: tuple[int, int]) -> slice:
 
 
 def connect(distribution: str | None = None) -> Processes:
-    """Connects this process with the other processes of the same launch.
+    """Returns the `Processes` of this launch, after this process was connected with the others.
 
     The first call has to come before the backend computes anything; later calls return the same. Without a launcher,
     and in one process, nothing happens. On torch, and on JAX with several processes on a machine with GPUs, each
-    process takes one GPU. Otherwise a JAX process takes all devices of its machine.
+    process takes one GPU. Otherwise a JAX process takes all devices of its machine. With `"alone"`, this process works
+    independently.
 
     It uses the first that exists of: torch.distributed or jax.distributed, started by your program; torchrun's
     variables; a Slurm step of several tasks; `TPU_WORKER_HOSTNAMES`.
 
-    Args:
-        distribution: None, or `"alone"`: this process works independently.
-
-    Returns:
-        The processes, with the index of this one and their number.
-
     Raises:
-        ValueError: if the variables or the argument are invalid.
+        ValueError: if the variables or `distribution` are invalid.
         RuntimeError: if the backend has no engine for it, or has computed before, or the processes cannot connect.
 
     Examples:
-        >>> processes = training.connect()
-        >>> f"process {processes.index} of {processes.count}"
-        'process 0 of 1'
+        >>> training.connect().count
+        1
     """
     if distribution == ALONE_BY_NAME:
         return ALONE

@@ -165,20 +165,14 @@ def _keys_cubic(t: Any, xp: ModuleType, a: float) -> Any:
 
 
 def resize_table(table: Any, old: tuple[int, int], new: tuple[Any, Any], method: str, xp: Any = np) -> Any:
-    """Returns a table of position embeddings, resized from one grid to another.
+    """Returns a table of position embeddings resized from one grid to another, in its dtype; the prefix is kept.
 
     Args:
         table: `(1, prefix + old rows * old columns, D)`, a NumPy array or, with `xp=keras.ops`, a tensor.
         old: Rows and columns of the grid that the table was made for.
         new: Rows and columns wanted; may be scalar tensors with `xp=keras.ops`.
-        method: A name in `keras_vit.interpolation.METHODS`.
+        method: A name in `keras_vit.interpolation.METHODS`; ValueError for another.
         xp: `numpy` (interpolates in float64) or `keras.ops` (in float32).
-
-    Returns:
-        `(1, prefix + new rows * new columns, D)` in the table's dtype. The prefix is kept as it is.
-
-    Raises:
-        ValueError: if the method is unknown.
 
     Examples:
         >>> layers.resize_table(np.zeros((1, 1 + 4, 8), "float32"), (2, 2), (3, 4), "official").shape
@@ -192,20 +186,12 @@ def resize_table(table: Any, old: tuple[int, int], new: tuple[Any, Any], method:
 
 
 def resize_patch_kernel(kernel: np.ndarray, patch_size: tuple[int, int]) -> np.ndarray:
-    """Returns the kernel of a patch embedding for another size of patches (FlexiViT, arXiv 2212.08013, section 3.4).
+    """Returns the kernel of a patch embedding for another size of patches, `(*patch_size, channels, D)`, in its dtype.
 
-    By the pseudo-inverse: where B resizes patches bilinearly (half-pixel centres, no antialiasing), the new kernel is
-    `pinv(B^T) w`. For a larger patch size this makes a resized patch yield exactly the embedding of the original one,
-    which resizing the kernel like an image does not; for a smaller one it is the nearest to that on average.
-
-    Args:
-        kernel: `(height, width, channels, D)`.
-        patch_size: New height and width.
-
-    Returns:
-        `(*patch_size, channels, D)` in the kernel's dtype, computed in float64.
-
-    Source: `resample_patchemb` in big_vision's `models/proj/flexi/vit.py`.
+    By FlexiViT's pseudo-inverse (arXiv 2212.08013, section 3.4; `resample_patchemb` in big_vision): where B resizes
+    patches bilinearly, the new kernel is `pinv(B^T) w`, computed in float64. For a larger patch size this makes a
+    resized patch yield exactly the embedding of the original one; for a smaller one it is the nearest to that on
+    average.
 
     Examples:
         >>> layers.resize_patch_kernel(np.zeros((4, 4, 3, 8), "float32"), (6, 6)).shape

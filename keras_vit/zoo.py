@@ -62,8 +62,6 @@ def load(source: Source, **options: Unpack[LoadOptions]) -> VisionTransformer | 
         TypeError, ValueError: if the source is of another kind, damaged or incomplete, or cannot honour an option.
 
     Examples:
-        >>> keras_vit.load("glyphs", classifier_activation="softmax").output_shape
-        (None, 164)
         >>> keras_vit.load("glyphs", image_size=32, classes=10).config.grid_size  # a new head, of zeros
         (8, 8)
     """
@@ -142,12 +140,8 @@ def create_model(variant: str, **options: Unpack[CreateOptions]) -> VisionTransf
             `"softmax"` unless it is given, None for logits. Without weights, `image_size` is the variant's (224 for the
             first papers); a BiT takes any.
 
-    Returns:
-        A `VisionTransformer`, or a `BiT`.
-
     Raises:
-        TypeError, ValueError: if an option is invalid, or the file does not hold that variant.
-        OSError: if there is no file at `weights` (FileNotFoundError), or it cannot be fetched (DownloadError).
+        TypeError, ValueError, OSError: as `load`; if the file does not hold that variant.
 
     Examples:
         >>> tiny = keras_vit.create_model("ViT-mu/16", image_size=32, classes=10, classifier_activation=None)

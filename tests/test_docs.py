@@ -87,6 +87,10 @@ POINTER = re.compile(
 )
 
 
+# What a text says of a function's result, in a section or in its sentences.
+RETURNS = re.compile(r"\b([Rr]eturns|returned|Yields|Whether|result)\b")
+
+
 def pointed_at(name, about):
     """The public functions whose arguments, as a text says, are also this one's: each with its own text."""
     shorts = {match["name"] for match in POINTER.finditer(about)}
@@ -95,13 +99,20 @@ def pointed_at(name, about):
 
 
 def documented(name, seen=()):
-    """The arguments that a text lists in a section of its own, or that the text it points at lists."""
+    """The arguments that a text lists or names as `argument`, or that the text it points at does."""
     about = text(name)
     listed = re.findall(r"^    \*{0,2}(\w+(?:, \w+)*)(?:, \*\*\w+)?:", about, re.MULTILINE)
-    own = {word for words in listed for word in words.split(", ")}.union(
-        re.findall(r"^- `(\w+)`:", about, re.MULTILINE)
-    )
+    own = {word for words in listed for word in words.split(", ")}.union(re.findall(r"`(\w+)`", about))
     return own.union(*(documented(other, (*seen, name)) for other in pointed_at(name, about) if other not in seen))
+
+
+def shown_elsewhere(name):
+    """Whether the example of another public name, or a block of a page that is run, calls it."""
+    call = re.compile(rf"\b{name.rpartition('.')[2]}\(")
+    pages = (page.read_text(encoding="utf-8") for page in (ROOT / "README.md", *(ROOT / "docs").glob("**/*.md")))
+    run = (block["code"] for page in pages for block in BLOCK.finditer(page) if not block["reason"])
+    examples = (">>> ".join(text(other).split(">>> ")[1:]) for other in PUBLIC if other != name)
+    return any(call.search(code) for code in (*run, *examples))
 
 
 def missing(name):
@@ -109,16 +120,16 @@ def missing(name):
     value, about = PUBLIC[name], text(name)
     if not about:
         return ["a text"]
-    lacks = [] if ">>> " in about else ["an example"]
+    lacks = [] if ">>> " in about or shown_elsewhere(name) else ["an example"]
     if name not in CALLABLE:
         return lacks
     lacks += [f"the argument {p}" for p in parameters(name, value) if p not in documented(name)]
     if inspect.isfunction(value):
         returns = inspect.signature(value).return_annotation
-        if returns not in (None, "None", inspect.Signature.empty) and not re.search("^(Returns|Yields):$", about, re.M):
+        if returns not in (None, "None", inspect.Signature.empty) and not re.search(RETURNS, about):
             lacks.append("what it returns")
         source = inspect.getsource(inspect.unwrap(value))
-        if re.search(r"^\s+raise ", source, re.MULTILINE) and not re.search("^Raises:$", about, re.M):
+        if re.search(r"^\s+raise ", source, re.MULTILINE) and not re.search(r"\w+Error\b|\berrors\b", about):
             lacks.append("what it raises")
     signature = "" if typing.is_typeddict(value) else str(inspect.signature(value))
     arrays = "Array" in signature or "ndarray" in signature

@@ -281,22 +281,11 @@ class WeightsTable(Table):
 
 
 def list_weights(query: str | None = None, family: str | None = None) -> WeightsTable:
-    """Lists the published checkpoints: the official files, then repositories of the Hugging Face Hub.
+    """Returns a table of the published checkpoints: the official files, then repositories of the Hugging Face Hub.
 
-    Args:
-        query: A variant (`"B/16"`), part of a name (`"siglip2"`), or the full name of one of AugReg's 50,000
-            checkpoints, which are not listed otherwise. None selects all rows.
-        family: Selects a family, such as `"DINOv2"` or `"hybrid"`. None selects all families.
-
-    Returns:
-        A list of dicts, which prints as a table. Keys are `name` (for `load`), `variant`, `family`, `params`,
-        `image_size`, `classes`, `dataset`, `top1` (percent), `license`, `url`, `notes`, `inferred` (which keys are
-        deduced) and others. Models for masks and depth also have `task` and the published `figures`, such as `{"PQ":
-        56.0}`.
-
-    Raises:
-        TypeError, ValueError: if `query` or `family` is not a string, or no row matches; the message suggests names.
-        OSError: if the data files of the package are missing.
+    `query` is a variant (`"B/16"`), part of a name (`"siglip2"`), or one of AugReg's 50,000 checkpoints, which are not
+    listed otherwise; `family` such as `"DINOv2"` or `"hybrid"`. Rows have `name` (for `load`), `variant`, `params`,
+    `top1` (percent), `license`, `url` and others. TypeError or ValueError if nothing matches, with near names.
 
     Examples:
         >>> keras_vit.list_weights("imagenet21k/ViT-B_16")[0]["classes"]
@@ -317,18 +306,11 @@ def list_weights(query: str | None = None, family: str | None = None) -> Weights
 
 
 def list_models(query: str | None = None, family: str | None = None) -> Table:
-    """Lists the model variants that `create_model` takes.
+    """Returns a table of the model variants that `create_model` takes.
 
-    Args:
-        query: Part of a variant's name, such as `"B/16"` or `"R50"`; None for all.
-        family: As in `list_weights`.
-
-    Returns:
-        A list of dicts with `name`, `family`, `params`, `macs` (multiply-accumulate operations per image) and
-        `image_size`, which prints as a table. `params` and `macs` are for 1,000 classes.
-
-    Raises:
-        TypeError, ValueError: if `query` or `family` is not a string, or no variant matches.
+    Rows have `name`, `family`, `params`, `macs` (multiply-accumulate operations per image) and `image_size`; `params`
+    and `macs` are for 1,000 classes. `query` is part of a name, such as `"B/16"`; `family` and errors are as in
+    `list_weights`.
 
     Examples:
         >>> [row["name"] for row in keras_vit.list_models("B/16")][:2]
@@ -420,23 +402,11 @@ def best_augreg(
     adapt_ds: str | None = None,
     resolution: int | None = None,
 ) -> dict[str, Any]:
-    """Returns the most accurate AugReg checkpoint of a variant, selected as in the official notebook.
+    """Returns the most accurate AugReg checkpoint of a variant such as `"B/16"`, as a row of `index` (`augreg_index`).
 
-    This is the pre-trained file with the highest `final_val`, or its fine-tuned file with the highest
-    `adapt_final_val`.
-
-    Args:
-        index: The rows from `augreg_index`; filter them for further conditions, such as `row["aug"] == "medium1"`.
-        variant: Such as `"B/16"` or `"R26+ViT-S/32"`.
-        ds: Data set of the pre-training: `"i1k"`, `"i21k"` or `"i21k_30"`.
-        adapt_ds: Data set of the fine-tuning, such as `"imagenet2012"`; None for the pre-trained file.
-        resolution: Image size of the fine-tuning in pixels; None for any. Needs `adapt_ds`.
-
-    Returns:
-        The row as a dict, with the name for `load` under `"weights"`.
-
-    Raises:
-        ValueError: if no row matches, or `resolution` is given without `adapt_ds`.
+    It is the pre-trained file with the highest `final_val`, or its fine-tuned file with the highest `adapt_final_val`,
+    as in the official notebook. `ds` is the data set of the pre-training (`"i1k"`, `"i21k"` or `"i21k_30"`), `adapt_ds`
+    that of the fine-tuning, in `resolution` pixels. `"weights"` is the name for `load`. ValueError if no row matches.
     """
     if resolution is not None and adapt_ds is None:
         raise ValueError(f"resolution={resolution} selects a fine-tuned file: pass adapt_ds=... as well.")

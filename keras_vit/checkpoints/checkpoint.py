@@ -414,21 +414,11 @@ def inspect_checkpoint(
     like: str | None = None,
     state: str | None = None,
 ) -> CheckpointInfo:
-    """Describes a checkpoint file without loading its weights.
+    """Returns a `CheckpointInfo` about a checkpoint file, without loading its weights; print it for a summary.
 
-    Args:
-        path: An `.npz`, `.safetensors` or `.pth` file, or a folder with one.
-        grid_size: Rows and columns of the position embeddings, for grids that are not a square.
-        max_depth: As in `from_checkpoint`.
-        like: As in `from_checkpoint`: a variant or timm model name with the settings that a file lacks.
-        state: As in `from_checkpoint`: the name of the dict with the weights in a training state.
-
-    Returns:
-        A `CheckpointInfo` with layout, variant, config, size and unusual properties; print it for a summary.
-
-    Raises:
-        OSError: if the file is missing, a folder has no weights, or the file cannot be read.
-        TypeError, ValueError: if the file is damaged, incomplete or of no known layout, or an argument does not fit it.
+    `path` is an `.npz`, `.safetensors` or `.pth` file, or a folder with one. `grid_size` are the rows and columns of
+    position embeddings for grids that are not a square. `max_depth`, `like`, `state` and errors are as in
+    `from_checkpoint`.
 
     Examples:
         >>> keras_vit.to_checkpoint(small, "inspected.npz")

@@ -377,18 +377,11 @@ class _Progress:
 
 
 def class_names(source: "ImageModel | str | os.PathLike[str]") -> list[str] | None:
-    """Returns the class names of a model's outputs, without downloading files or reading weights.
+    """Returns the names of a model's outputs in order, without downloading files or reading weights.
 
-    Args:
-        source: A model, `"glyphs"` (the checkpoint in this package), or the path of a file or folder for `load`.
-
-    Returns:
-        A list of strings in the order of the outputs, from the model, the file or a `classes.txt` beside the file. None
-        for sources without class names, and for variants, published checkpoints and addresses.
-
-    Raises:
-        TypeError, ValueError: if `source` is of another kind or damaged, or `classes.txt` is not a list of names.
-        OSError: if a file is missing or cannot be read.
+    They come from the model, the file or a `classes.txt` beside it. `source` is a model, `"glyphs"`, or the path of a
+    file or folder for `load`. None for sources without names, and for variants, published checkpoints and addresses.
+    Raises TypeError, ValueError or OSError for a source of another kind, damaged or missing.
 
     Examples:
         >>> keras_vit.class_names("glyphs")[:3]

@@ -238,28 +238,23 @@ def push_to_hub(
     revision: str | None = None,
     commit_message: str = "A model of keras_vit",
 ) -> str:
-    """Uploads a model to a repository of the Hugging Face Hub, which is created if necessary.
+    """Uploads a model to a repository of the Hugging Face Hub, and returns the URL of the commit.
 
-    One commit adds the weights with their config, and a model card (`README.md`) unless there is one. Load the model
-    with `keras_vit.load("hf://owner/name")`. For a `.keras` file use `model.save("hf://owner/name")` of Keras instead.
+    The repository is created if necessary. One commit adds the weights with their config, and a model card
+    (`README.md`) unless there is one. Load the model with `keras_vit.load("hf://owner/name")`. For a `.keras` file use
+    `model.save("hf://owner/name")` of Keras instead.
 
     Args:
         model: A `VisionTransformer` or `BiT`.
         repository: `"owner/name"`.
-        layout: As in `to_checkpoint`; None for the first that fits of `"timm"`, `"huggingface"` and the original
-            layout.
-        license: A license identifier of the Hub, such as `"apache-2.0"`; None to leave it open. Mind the license of the
-            initial weights.
+        layout: As in `to_checkpoint`; None: the first that fits of `"timm"`, `"huggingface"` and the original layout.
+        license: A license identifier of the Hub, such as `"apache-2.0"`. Mind the license of the initial weights.
         private: Whether a new repository is private; None for the default of the owner's account.
         revision: The branch to write to; None for the main branch.
         commit_message: Message of the commit.
 
-    Returns:
-        The URL of the commit, a string.
-
     Raises:
-        TypeError, ValueError: if an argument has a wrong type or value, the layout cannot store the model, or the
-            repository has other weights that could be loaded instead.
+        TypeError, ValueError: if an argument is wrong, the layout cannot store the model, or the repository has others.
         OSError: if the Hub refuses the upload or does not answer (DownloadError), or files cannot be written.
 
     Examples:

@@ -23,9 +23,9 @@ def to_checkpoint(
 ) -> None:
     """Writes a model as a checkpoint file for timm, transformers, open_clip or the original code.
 
-    The layouts of PyTorch models write `.safetensors` and the JSON files that those libraries need; the others write
-    an `.npz`. `from_checkpoint` reads every file back bit for bit. The file also stores the settings that its layout
-    lacks, such as class names and preprocessing; other libraries ignore them. Weights are stored as float32.
+    The layouts of PyTorch models write `.safetensors` and the JSON files that those libraries need; the others write an
+    `.npz`. `from_checkpoint` reads every file back bit for bit. The file also stores the settings that its layout
+    lacks, such as class names and preprocessing. Weights are stored as float32.
 
     Args:
         model: A `VisionTransformer`, a `BiT`, or a dense model (segmentation, depth, detection).
@@ -38,15 +38,8 @@ def to_checkpoint(
         stack: Whether to stack the blocks along a first axis, as big_vision does with `scan=True`.
 
     Raises:
-        TypeError: if `model` is not an image model of this package, or `path` is not a path.
-        ValueError: if the layout is unknown, cannot store the model or does not fit `path`, `stack` is not supported, a
-            weight is beyond the range of float32, or class names exceed 64 KiB in an `.npz`.
-        OSError: if a file exists already (FileExistsError), the folder cannot be made, or the disk is full.
-
-    Examples:
-        >>> keras_vit.to_checkpoint(model, "back.npz")
-        >>> keras_vit.from_checkpoint("back.npz").config == model.config
-        True
+        TypeError, ValueError: if an argument is wrong, or the layout cannot store the model or a weight.
+        OSError: if a file exists (FileExistsError) or cannot be written.
     """
     if not isinstance(model, (models.VisionTransformer, models.BiT, models.DenseModel)):
         raise TypeError(f"model must be an image model of keras_vit, but {type(model).__name__} was given.")

@@ -14,9 +14,5 @@ __all__ = ["main"]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Returns the exit code of one command, which it runs: 2 for wrong usage.
-
-    Args:
-        arguments: The command line without the program's name; None for the process's own.
-    """
+    """Runs one command, by default the process's own arguments, and returns its exit code: 2 for wrong usage."""
     return run_program(sys.argv[1:] if arguments is None else list(arguments))

@@ -149,24 +149,21 @@ class Augmentation(PictureAugmentation):
     """Augmentation of training images. The defaults are the papers' settings for fine-tuning.
 
     Args:
-        crop: `"inception"` cuts out a random box of `min_area` to all of the image, of aspect 3/4 to 4/3, and
-            scales it to size (vit_jax, `input_pipeline.py`; big_vision, `inception_crop`). `"random"` scales
-            the image, keeping its aspect ratio, until it covers 7/6 of the size, and cuts out a random part
-            (big_vision, `resize_small` and `random_crop`: 448 to 384 in `configs/transfer.py`). `"resize"` scales the
-            whole image to size.
+        crop: `"inception"` cuts out a random box of `min_area` to all of the image, of aspect 3/4 to 4/3, and scales it
+            to size (vit_jax, `input_pipeline.py`). `"random"` scales the image, keeping its aspect ratio, until it
+            covers 7/6 of the size, and cuts out a random part (big_vision, `configs/transfer.py`). `"resize"` scales
+            the whole image to size.
         min_area: The least share of the image's area that the inception crop keeps, in (0, 1].
         flip: Whether to mirror half of the images, left to right.
         mixup: `p` of mixup's Beta(p, p) distribution, at most 1; 0: no mixup.
-        randaugment: `(layers, magnitude)` of RandAugment, with magnitudes from 0 to 30 as in AugReg (which uses 0, 10,
-            15 and 20); `None`: no RandAugment.
-        cutmix: `p` of the Beta(p, p) distribution of the area that CutMix takes from another image (arXiv 1905.04899,
-            timm's `Mixup`), at most 1; 0: no CutMix. With mixup as well, one of the two is drawn for each batch.
+        randaugment: `(layers, magnitude)` of RandAugment, with magnitudes from 0 to 30 (AugReg: 0, 10, 15 and 20).
+        cutmix: `p` of the Beta(p, p) distribution of the area that CutMix takes from another image (arXiv 1905.04899),
+            at most 1; 0: no CutMix. With mixup as well, one of the two is drawn for each batch.
         erasing: Probability that a box of an image is erased (arXiv 1708.04896), before mixup and CutMix. Boxes are as
             in timm's `RandomErasing`, 2 % to a third of the image.
         erasing_fill: `"pixel"`: normal noise; `"const"`: the mean.
-        erasing_mean: Mean of the noise for pixels in 0..1; a number, or one for each channel. With the model's own mean
-            and standard deviation, the normalised box is standard normal noise, or zeros.
-        erasing_std: Standard deviation of the noise, for pixels in 0..1.
+        erasing_mean: Mean of the noise for pixels in 0..1; a number, or one for each channel, such as the model's own.
+        erasing_std: Standard deviation of the noise, likewise.
 
     Raises:
         TypeError, ValueError: if a field is out of its range.
@@ -573,20 +570,16 @@ def augment_masks(
             circle of colours, in the order in which they are applied.
 
     Returns:
-        `(picture, targets)`: uint8 `(*image_size, 3)`, and a dict of boolean `masks` and int32 `labels` of the segments
-        that have a pixel in the crop.
+        `(picture, targets)`: uint8 `(*image_size, 3)`, and the boolean `masks` and int32 `labels` of the segments in
+        it.
 
     Raises:
-        ValueError: if `colour` has an unknown name, a size is not positive, `top` or `left` is negative, or the masks
-            are not as large as the picture.
-        TypeError: if a size is not an integer or pair, or the picture is not uint8.
-        KeyError: if the targets lack masks or labels.
+        TypeError, ValueError, KeyError: if an argument is wrong, or the targets lack `masks` or `labels`.
 
     Examples:
         >>> target = {"masks": np.ones((1, 4, 4), bool), "labels": np.array([1])}
-        >>> picture, target = data.augment_masks(np.zeros((4, 4, 3), "uint8"), target, 8, size=(6, 6))
-        >>> picture.shape, int(target["masks"].sum())
-        ((8, 8, 3), 36)
+        >>> data.augment_masks(np.zeros((4, 4, 3), "uint8"), target, 8, size=(6, 6))[0].shape
+        (8, 8, 3)
     """
     crop, size = pair("image_size", image_size), pair("size", size)
     top, left = whole_number("top", top, 0), whole_number("left", left, 0)

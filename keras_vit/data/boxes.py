@@ -105,8 +105,7 @@ def open_boxes(
             - a pipeline of another library that yields such pairs.
         annotations: The JSON file of COCO's form.
         classes: Number of classes, if the data does not contain it.
-        class_names: Names of the classes, in the order of the labels. Classes of COCO and of tables are matched by
-            name.
+        class_names: Names in the order of the labels. Classes of COCO and of tables are matched by name.
         file: The column of a table with the files.
         label: The column of a table with the names of the classes.
 
@@ -114,16 +113,9 @@ def open_boxes(
         What `finetune_detection`, `detection.evaluate` and `open_data` take. Pictures are read when they are used.
 
     Raises:
-        OSError: if a file or a folder is missing (FileNotFoundError) or cannot be read.
-        ImportError: if Pillow is missing for files, or pyarrow for a Parquet file.
-        TypeError, ValueError: if the data has another form, other classes than given or a box outside its picture; for
-            an option that does not apply. Pictures and boxes in files are checked when they are read.
-        KeyError: if a target in memory lacks its boxes or labels.
-
-    Examples:
-        >>> table = {"file": ["photo.jpg"], "label": ["cat"], "left": [1], "top": [2], "right": [9], "bottom": [8]}
-        >>> data.open_boxes(table).class_names
-        ('cat',)
+        TypeError, ValueError, KeyError: if the data has another form, other classes or a box outside its picture.
+        OSError, ImportError: if a file is missing or cannot be read; if Pillow, or pyarrow for a Parquet file, is
+            missing.
     """
     source, annotations = expanded_path(source), expanded_path(annotations)
     names, count = check_class_names(class_names, classes)

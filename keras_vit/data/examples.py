@@ -307,21 +307,11 @@ def count_steps(examples: int, batch_size: int, training: bool) -> int:
 
 
 def match_labels(data_names: Sequence[str], model_names: Sequence[str], where: str = "The data") -> np.ndarray:
-    """Returns the index of the model output for each class of the data, matched by name.
+    """Returns the index of the model's output for each class of the data, matched by name, int64 `(classes,)`.
 
     The data may have fewer classes than the model, in any order. For a model with the classes of ImageNet-1k,
-    `data_names` may also be WordNet ids, such as `n01440764`.
-
-    Args:
-        data_names: Class names of the data, in the order of its labels.
-        model_names: Class names of the model, in the order of its outputs.
-        where: Name of the data, for error messages.
-
-    Returns:
-        int64 `(len(data_names),)`: indices of the model's outputs.
-
-    Raises:
-        ValueError: if the model has no output with one of the names, or several.
+    `data_names` may also be WordNet ids, such as `n01440764`. ValueError, in which `where` stands for the data, if not
+    exactly one of `model_names` is equal.
 
     Examples:
         >>> data.match_labels(["dog", "cat"], ["bird", "cat", "dog"])
@@ -447,17 +437,9 @@ def split_folders(root: Path, class_names: Sequence[str] | None = None) -> dict[
 
 
 def pick_split(source: Mapping[str, Any], split: str) -> Any:
-    """Returns the data of a split from a dict of splits, such as the entry `"val"` for `"test"`.
+    """Returns the data of a split (`"train"`, `"test"` or `"validation"`) from a dict of splits.
 
-    Args:
-        source: A dict from split names, such as `"train"` and `"val"`, to data.
-        split: `"train"`, `"test"` or `"validation"`. If only one of the last two exists, it serves as both.
-
-    Returns:
-        The data of that split.
-
-    Raises:
-        ValueError: if the dict has no entry for the split, or two.
+    If `source` has only one of the last two, it serves as both. ValueError if it has no entry for `split`, or two.
 
     Examples:
         >>> data.pick_split({"train": "photos/train", "val": "photos/test"}, "test")
@@ -470,18 +452,9 @@ def pick_split(source: Mapping[str, Any], split: str) -> Any:
 
 
 def has_test_split(source: Any, class_names: Sequence[str] | None = None) -> bool:
-    """Whether data has images for testing.
+    """Whether `source`, as in `open_data`, has a split to test or to validate on; True for `"tfds:NAME"`.
 
-    Args:
-        source: As in `open_data`.
-        class_names: For a folder: a folder with one of these names is a class, not a split.
-
-    Returns:
-        Whether a dict, a folder, a table or masks have a split to test or to validate on; True for `"tfds:NAME"`.
-
-    Raises:
-        ValueError: if a split has two entries or folders, or a folder could be a split or a class.
-        OSError: if a folder cannot be read.
+    A folder with one of the `class_names` is a class. ValueError for ambiguous splits, OSError for unreadable folders.
 
     Examples:
         >>> data.has_test_split("photos"), data.has_test_split((pixels, labels))
@@ -581,18 +554,10 @@ def good_files(
 
 
 def image_files(folder: str | os.PathLike[str], others: list[str] | None = None) -> list[Path]:
-    """Returns all image files below a folder, sorted. Hidden files and leftovers of operating systems are left out.
+    """Returns the paths of all image files below `folder`, sorted, without hidden files and leftovers of systems.
 
-    Args:
-        folder: Path of the folder.
-        others: A list to which the paths of files without an image extension are added, as strings.
-
-    Returns:
-        The paths, each beginning with `folder`.
-
-    Raises:
-        ValueError: if a link leads back to a folder that it lies in.
-        OSError: if a folder does not exist or cannot be read.
+    Files without an image extension are added to the list `others`, as strings. Raises OSError if the folder cannot be
+    read, ValueError if a link leads back to a folder that it lies in.
 
     Examples:
         >>> len(data.image_files("photos/train"))

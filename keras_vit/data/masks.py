@@ -216,35 +216,25 @@ def open_masks(
 
             - a folder with `images/` and `masks/` (or `annotations/`, `labels/`), whose files have the same names
               except for their suffixes. Masks are PNGs or other files with one number per pixel, palettes included. The
-              two folders may lie in `train/` and `val/`, or contain these folders. Needs Pillow.
+              two folders may lie in `train/` and `val/`, or contain these folders.
             - `(images, masks)`: arrays `(n, height, width, channels)` and `(n, height, width)`, or lists of arrays of
               different sizes.
             - a table of `open_table(..., target="mask")`, whose labels are the files of masks.
             - a `tf.data.Dataset`, a torch `DataLoader` or another iterable of such pairs, in batches or one by one:
               used as it is, in its own order and with its own crops.
             - a dict with any of the first two for `"train"` and `"test"`; or what this function has returned.
-        classes: Number of classes. None: the number of `class_names` or of lines in the folder's `classes.txt`.
-            Without either, all training masks are read, and it is one more than their largest number.
+        classes: Number of classes. None: the number of `class_names` or of lines in the folder's `classes.txt`. Without
+            either, all training masks are read, and it is one more than their largest number.
         class_names: Names of the classes, in the order of the class numbers.
         ignore: The mask value of unlabelled pixels, which count neither in training nor in evaluation.
         reduce_zero_label: Whether 0 also marks unlabelled pixels, so that class 0 has the mask value 1, as in ADE20K.
 
     Returns:
-        The data, for `finetune_segmentation` and `open_data`. Files are read when they are used.
+        The data, for `finetune_segmentation` and `open_data`. Files are read, and masks checked, when they are used.
 
     Raises:
-        OSError: if the folder does not exist (FileNotFoundError) or `classes.txt` cannot be read; without `classes`
-            also if a folder is missing or a mask cannot be read.
-        ValueError, TypeError: if an argument is invalid, or `classes.txt` is not UTF-8 or has no names; without
-            `classes` also for a wrong or missing mask. With `classes`, masks are checked when they are read.
-        ImportError: without classes, if Pillow is not installed.
-
-    Examples:
-        >>> masks = data.open_masks((pixels, np.zeros((4, 24, 24), "uint8")), class_names=["floor", "wall"])
-        >>> with data.open_data(masks, image_size=32, batch_size=2) as stream:
-        ...     batch, labels = stream.batch(0)
-        >>> batch.shape, labels.shape
-        ((2, 32, 32, 3), (2, 32, 32))
+        TypeError, ValueError: if an argument, a mask or `classes.txt` is invalid.
+        OSError, ImportError: if a folder or a file is missing or cannot be read; if Pillow is missing.
     """
     ignore, source = whole_number("ignore", ignore, -1), expanded_path(source)
     check_flag("reduce_zero_label", reduce_zero_label)
@@ -287,22 +277,18 @@ def mask_targets(
     reduce_zero_label: bool = False,
     segments: Sequence[Mapping[str, Any]] | None = None,
 ) -> dict[str, np.ndarray]:
-    """Splits a segmentation map into a mask and a class for each segment, as targets of an EoMT.
+    """Returns the mask and the class of each segment of a segmentation map, as a target of an EoMT.
+
+    It is a dict of `masks`, booleans `(T, height, width)`, and `labels`, int32 `(T,)`, ordered by the map's numbers.
 
     Args:
         labels: Integers `(height, width)`: the class of each pixel, or the id of its segment.
         ignore: The class number of pixels that belong to no mask.
         reduce_zero_label: Whether 0 is not a class, and k stands for class k - 1, as in ADE20K.
-        segments: `{"id", "label", "crowd"}` for each id. Other ids and crowds get no mask, as in EoMT's training.
-            None: `labels` are classes, and each class has one mask.
+        segments: `{"id", "label", "crowd"}` for each id; other ids and crowds get no mask. None: each class has one
+            mask.
 
-    Returns:
-        A dict in ascending order of the map's numbers: `masks`, booleans `(T, height, width)`; `labels`, int32 `(T,)`.
-
-    Raises:
-        TypeError: if `labels` are not integers `(height, width)`.
-        ValueError: if `ignore` or `reduce_zero_label` is given beside `segments`.
-        KeyError: if a segment lacks its id or its label.
+    TypeError, ValueError or KeyError if `labels` are not such integers, or an argument does not fit `segments`.
 
     Examples:
         >>> data.mask_targets(np.array([[0, 0], [2, 255]]))["labels"]

@@ -91,28 +91,26 @@ def open_data(
     sampling: str | None = None,
     **reading: Unpack[ReadingOptions],
 ) -> ImageStream:
-    """Returns a stream of batches of labelled images.
+    """Returns a stream of batches of labelled images: close it after use, or use it in a `with` statement.
 
     Args:
         source: One of
 
             - a folder with `train/` and `test/` (or `val/` and the like), each with one folder of images for each
-              class; or the folder of the classes itself. Needs Pillow.
+              class; or the folder of the classes itself.
             - `(images, labels)`: arrays, tensors, or a list of images of different sizes.
             - `"tfds:NAME"`: a data set of tensorflow-datasets that was prepared as `array_record`; any other is a
               pipeline, `tfds.load(NAME, split="train", as_supervised=True)`.
-            - a `tf.data.Dataset`, a grain dataset or loader, a torch `DataLoader`, a `keras.utils.PyDataset`, a list
-              of batches, or any iterable of (images, labels): used as it is, in its own order, with its own crops;
+            - a `tf.data.Dataset`, a grain dataset or loader, a torch `DataLoader`, a `keras.utils.PyDataset`, a list of
+              batches, or any iterable of (images, labels): used as it is, in its own order, with its own crops;
               `randaugment` and `mixup` of an augmentation are added.
-            - a table of image files and labels: `open_table`; pictures with masks: `open_masks`; with segments:
-              `open_segments`; with boxes: `open_boxes`.
+            - what `open_table`, `open_masks`, `open_segments` or `open_boxes` return.
             - a dict with any of these for `"train"` and `"test"`.
         image_size: Size of the images in a batch, an integer or `(height, width)`. None: arrays or a pipeline of inputs
             that are ready for a model; labels are checked, images are not changed.
         batch_size: Images in a batch.
         split: `"train"`, `"test"` or `"validation"`; if only one of the last two exists, it serves as both.
-        shuffle: `True`: shuffled, endless, all batches full, for training. `False`: in order, once. `None`: `True` for
-            `"train"`.
+        shuffle: `True`: shuffled, endless, all batches full. `False`: in order, once. `None`: `True` for `"train"`.
         augmentation: An `Augmentation` of training images; `None`: they are scaled to size. A `MaskAugmentation` for
             masks, a `SegmentAugmentation` for segments, a `BoxAugmentation` for boxes, and a `ViewAugmentation` for the
             target `"none"`.
@@ -122,19 +120,17 @@ def open_data(
         target: What the labels of arrays and pipelines are: `"class"`, one of n; `"multilabel"`, any of n, as rows
             `(n, classes)` of 0 and 1; `"number"`, a quantity such as an age. `"none"`: labels are not read and may be
             missing: all pictures in a folder or its `train/`, an array, a list, a pipeline.
-        on_bad_image: `"stop"` raises an error that names the file; `"skip"` leaves it out, warns once and keeps
-            it in `stream.bad`. In training, the next good image takes its place.
+        on_bad_image: `"stop"` raises an error that names the file; `"skip"` leaves it out, warns once and keeps it in
+            `stream.bad`. In training, the next good image takes its place.
         check: How files of a folder are checked before the first step: `"headers"` (opens every file: finds those that
             are cut short), `"decode"` (decodes all: also finds what is damaged in the middle) or `"none"`.
         resize: How images are resized without `shuffle`: as in `load_image`, or `model.config.pipeline`, which crops as
             the model's family does. Pixels are not normalised. Pictures with masks or boxes keep their sizes.
         workers: How many threads or processes read and decode; `None`: one per core.
-        processes: Whether workers are processes, for image files only. `None`: for training on 8 cores or more, where
-            threads of one process would wait for each other.
+        processes: Whether workers are processes, for image files only. `None`: for training on 8 cores or more.
         prefetch: How many batches, of `batch_size * height * width * 12` bytes, are made ahead while the model trains.
-        shard: (i, n): only the i-th of n parts of every batch, counted from 0, for the i-th of n processes; together
-            they are the batch of `(0, 1)`. Of files and arrays only the part is read; a pipeline of another library is
-            read as a whole by each process, and must yield the same to all of them.
+        shard: (i, n): only the i-th of n parts of every batch, counted from 0, for the i-th of n processes. Of files
+            and arrays only the part is read; a pipeline must yield the same to all processes.
         holdout: Share of the training images of each class, drawn by the seed, that becomes the validation and test
             split. None: the data's own splits.
         sampling: For training. `"balanced"`: draws all classes equally often; `"sqrt"`: in proportion to the square
@@ -142,16 +138,9 @@ def open_data(
         channels: Channels of the images. If not three, values may have any range, in arrays, grey pictures and TIFFs of
             8 and 16 bits or floats; such files are not checked before they are read.
 
-    Returns:
-        The stream. Close it, or use it in a `with` statement, to end its threads early.
-
     Raises:
-        ValueError, TypeError: if an argument or the data is wrong, or an option does not apply; the message names the
-            file or the place.
-        OSError: if the folder does not exist (FileNotFoundError), or a folder cannot be read.
-        ImportError: if a package is missing; it names the extra.
-
-    Errors of a pipeline or of tensorflow-datasets are raised unchanged.
+        TypeError, ValueError: if an argument or the data is wrong, or an option does not apply; it names the file.
+        OSError, ImportError: if a folder is missing or cannot be read; if a package is missing; it names the extra.
 
     Examples:
         >>> with data.open_data((pixels, labels), image_size=16, batch_size=2) as stream:
@@ -584,13 +573,9 @@ class Digits(NamedTuple):
 
 
 def load_digits() -> tuple[Digits, Digits]:
-    """Returns 1,797 scans of handwritten digits as training and test images, always the same.
+    """Returns 1,797 scans of handwritten digits, 1,297 to train on and 500 to test on, always the same.
 
-    Returns:
-        `(train, test)`: 1,297 images to train on and 500 to test on, stratified by digit.
-
-    Raises:
-        ImportError: if scikit-learn is not installed.
+    The split is stratified by digit. Raises ImportError if scikit-learn is not installed.
 
     Examples:
         >>> train, test = data.load_digits()
@@ -649,19 +634,14 @@ class Batches(keras.utils.PyDataset):
 
 
 def as_dataset(stream: ImageStream, steps: Sequence[int]) -> Batches:
-    """Makes a Keras data set of some batches of a stream, for `model.fit` and `model.evaluate` on any backend.
+    """Returns batches of a stream as a `keras.utils.PyDataset`, for `model.fit` and `model.evaluate` on any backend.
 
-    Args:
-        stream: A stream that `open_data` returned.
-        steps: The numbers of the steps, such as a `range`. Pass `shuffle=False` to `model.fit` to keep their order.
-
-    Returns:
-        A `keras.utils.PyDataset` of `len(steps)` batches, as `stream.batch` returns them.
+    `steps` are the numbers of the batches of `stream`, such as a `range`. Pass `shuffle=False` to `model.fit` to keep
+    their order.
 
     Examples:
         >>> stream = data.open_data((pixels, labels), image_size=8, batch_size=2)
-        >>> batch, targets = data.as_dataset(stream, range(3))[0]
-        >>> batch.shape
+        >>> data.as_dataset(stream, range(3))[0][0].shape
         (2, 8, 8, 3)
     """
     return Batches(stream.batch, steps)

@@ -30,22 +30,9 @@ _VALUES = np.arange(256, dtype="float32")
 def randaugment(image: np.ndarray, layers: int, magnitude: float, generator: np.random.Generator) -> np.ndarray:
     """Applies RandAugment to an image: random operations in sequence, as big_vision's `distort_image_with_randaugment`.
 
-    For each layer the generator draws one of the 16 operations, uniformly; then the sign of an operation in
-    `SIGNED_OPERATIONS`, or the centre of `Cutout`: a row, then a column. The original also draws a probability for each
-    operation, and does not use it.
-
-    Args:
-        image: uint8 `(height, width, 3)`.
-        layers: Number of operations, at least 1.
-        magnitude: Magnitude of every operation, 0 to 30.
-        generator: NumPy random generator. The same state returns the same image.
-
-    Returns:
-        uint8 `(height, width, 3)`.
-
-    Raises:
-        TypeError: if the image is not a uint8 array, the generator is not NumPy's, or the magnitude is not a number.
-        ValueError: if the image is not `(height, width, 3)`, there is no layer, or the magnitude is out of its range.
+    For each of `layers`, `generator` draws one of the 16 operations, uniformly; then the sign of an operation in
+    `SIGNED_OPERATIONS`, or the centre of `Cutout`. `image`, `magnitude` and errors are as in `randaugment_operation`.
+    Returns uint8 `(height, width, 3)`.
 
     Examples:
         >>> data.randaugment(pixels[0], layers=2, magnitude=10, generator=np.random.default_rng(0)).shape
@@ -71,10 +58,10 @@ def randaugment_operation(
     negate: bool = False,
     center: tuple[int, int] | None = None,
 ) -> np.ndarray:
-    """Returns an image after one of RandAugment's 16 operations.
+    """Returns an image after one of RandAugment's 16 operations, uint8 of the same shape.
 
     Args:
-        image: uint8 `(height, width, 3)`, RGB. It is not changed.
+        image: uint8 `(height, width, 3)`, RGB. `Sharpness` does not change images with a side under 3 pixels.
         name: One of `OPERATIONS`.
         magnitude: m, from 0 to 30. `AutoContrast`, `Equalize` and `Invert` ignore it. `Rotate` turns by 3 m degrees,
             anticlockwise. `ShearX` and `ShearY` move each row or column 0.03 m pixels further than the previous one.
@@ -85,13 +72,8 @@ def randaugment_operation(
         negate: Whether to move or turn in the opposite direction; only for `SIGNED_OPERATIONS`.
         center: `(row, column)` of the square's centre inside the image; required by `Cutout`, and only for it.
 
-    Returns:
-        uint8 of the same shape, a new array. `Sharpness` returns images with a side under 3 pixels unchanged.
-
     Raises:
-        TypeError: if the image is not a uint8 array, the magnitude is not a number, or `center` is not of integers.
-        ValueError: if the name is unknown, or the shape or the magnitude is out of its range; if `negate` or `center`
-            is given for an operation that does not use it, or `Cutout` gets no centre inside the image.
+        TypeError, ValueError: if an argument is wrong, or does not apply to the operation.
 
     Examples:
         >>> bool((data.randaugment_operation(pixels[0], "Invert", 15) == 255 - pixels[0]).all())

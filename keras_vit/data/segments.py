@@ -110,27 +110,15 @@ def open_segments(
             - what `open_masks` takes or returns: each class that occurs is one segment.
         annotations: The JSON file of COCO's form.
         classes: Number of classes, if the data does not contain it.
-        class_names: Names of the classes; COCO's categories are matched by name. None: the names in the folder's
-            `classes.txt`, or in the data.
-        ignore: As in `open_masks`.
-        reduce_zero_label: As in `open_masks`.
-        split: `"train"`, `"test"` or `"validation"`, for folders and masks with splits.
+        class_names: Names of the classes, matched by name for COCO; None: from the folder's `classes.txt` or the data.
+        ignore: As in `open_masks`, and `reduce_zero_label` as well.
+        split: `"train"` (which also has the test pictures, as `tests`), `"test"` or `"validation"`.
 
-    Returns:
-        The pictures that have a segment; for `"train"` also the test pictures, as `tests`. Pictures of COCO and in
-        memory without a segment are used for evaluation only.
+    Returns the pictures that have a segment. Pictures of COCO and of lists without one are used for evaluation only.
 
     Raises:
-        OSError: if a file or a folder is missing (FileNotFoundError) or cannot be read.
-        ImportError: if Pillow is missing for files, or pycocotools for COCO's masks, when they are read.
-        TypeError, ValueError: if the data has another form, other classes than given, or an unknown class; if a text
-            file is not UTF-8; for an option that does not apply. Pictures and masks are checked when they are read.
-        KeyError: if a target in memory lacks its masks or labels.
-
-    Examples:
-        >>> target = {"masks": np.ones((1, 24, 24), bool), "labels": [0]}
-        >>> data.open_segments(([np.zeros((24, 24, 3), "uint8")], [target]), classes=1).task
-        'instance'
+        TypeError, ValueError, KeyError, OSError, ImportError: as `open_boxes`; if pycocotools is missing for COCO's
+            masks.
     """
     source, annotations = expanded_path(source), expanded_path(annotations)
     names, count = check_class_names(class_names, classes)

@@ -171,10 +171,7 @@ class ImageStream(Stream):
         self._report()
 
     def length(self, step: int) -> int:
-        """Returns the number of images in the batch of a step: 0 after the last batch of test data.
-
-        If the number of examples is not known, this is `batch_size`.
-        """
+        """Returns the number of images in the batch of `step`: 0 after the last; `batch_size` if it is unknown."""
         rest = self.batch_size if self.endless or self.examples is None else self.examples - step * self.batch_size
         return max(0, min(self.batch_size, rest))
 
@@ -183,26 +180,18 @@ class ImageStream(Stream):
         raise NotImplementedError
 
     def batch(self, step: int) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the images and labels of a step, and starts the next ones.
+        """Returns the images and labels of a step, and starts the next ones. `step` is 0 for the first.
 
-        Args:
-            step: 0 for the first.
-
-        Returns:
-            `(images, labels)`. Images are float32 `(batch, height, width, channels)` in 0..255, before normalisation.
-            Labels are float32 `(batch, classes)`, one-hot or mixed, 0 and 1 for several labels, `(batch, 1)` for
-            regression. If the number of classes of test data is not known, they are int64 `(batch,)`. Batches of
-            training data are full; the last batch of test data may be shorter. Masks are int32 `(batch, height, width)`
-            in training; otherwise images and masks are lists, because their sizes differ.
+        Images are float32 `(batch, height, width, channels)` in 0..255, before normalisation. Labels are float32
+        `(batch, classes)`, one-hot or mixed, 0 and 1 for several labels, `(batch, 1)` for regression. If the number of
+        classes of test data is not known, they are int64 `(batch,)`. The last batch of test data may be shorter. Masks
+        are int32 `(batch, height, width)` in training; otherwise images and masks are lists, because their sizes
+        differ.
 
         Raises:
             IndexError: if test data has no such batch, or the step is below 0.
-            TypeError: if the step is not an integer, or a pipeline yields elements that are not numbers.
-            ValueError: if an image or label is bad and bad images are not skipped, single examples of a pipeline differ
-                in shape, or the stream is closed.
-            RuntimeError: if a worker process has ended.
-            OSError: if a picture of segments cannot be opened, or a worker process cannot be started.
-            ImportError: if a package that reads the images is missing.
+            TypeError, ValueError: if an image or label is bad and not skipped, or the stream is closed.
+            OSError, RuntimeError, ImportError: if a file cannot be read, a worker has ended, or a package is missing.
         """
         step, last = operator.index(step), self._last
         if step < 0 or (last is not None and step >= last):

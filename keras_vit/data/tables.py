@@ -148,24 +148,15 @@ def open_table(
         target: Kind of the labels: `"class"`, `"multilabel"`, `"number"` (a quantity such as an age) or `"mask"` (paths
             of masks; the table is then for `open_masks`). None: `"multilabel"` if there are several columns, a
             `separator` or lists in the column, otherwise `"class"`.
-        separator: Separator of several labels in one column, such as `"|"`; a cell may be empty. None: each cell has
-            one label.
+        separator: Separator of several labels in one column, such as `"|"`; a cell may be empty. None: one label.
         folder: Folder that image paths are relative to; None: the folder of the file, or the current folder.
 
     Returns:
         The table. Images are read when they are used.
 
     Raises:
-        OSError: if the file does not exist (FileNotFoundError) or cannot be read.
-        TypeError: if the source is of another type.
-        ValueError: if the table cannot be read, has no rows, or lacks a column; if a cell is empty or has a wrong
-            value, or two rows have different labels for one file; or if an argument does not fit the labels.
-        ImportError: if pyarrow is needed and missing.
-
-    Examples:
-        >>> table = data.open_table({"file": ["photos/train/cat/0.png"], "label": ["cat|young"]}, separator="|")
-        >>> table.target, table.class_names
-        ('multilabel', ('cat', 'young'))
+        TypeError, ValueError: if the table, a column, a cell or an argument is wrong, or labels of a file contradict.
+        OSError, ImportError: if the file is missing (FileNotFoundError) or cannot be read; if pyarrow is missing.
     """
     columns, where, first, home = read_columns(source)
     home = home if folder is None else Path(folder)

@@ -79,8 +79,7 @@ class ViewAugmentation(PictureAugmentation):
         blur: Share of the views that are blurred, with a standard deviation of 0.1 to 2 pixels.
         solarize: Share of the second global views whose bright pixels are inverted.
 
-    Raises:
-        TypeError, ValueError: if a field is out of its range.
+    Raises TypeError or ValueError if a field is out of its range.
 
     Examples:
         >>> data.ViewAugmentation(local_views=4, flip=False).global_views

@@ -134,10 +134,10 @@ PREPARATIONS: dict[str, tuple[Callable[..., np.ndarray], str]] = {
 
 
 def estimate(model: DPT | LinearDepth, picture: Any, *, flip: bool = False) -> Depth:
-    """Returns the depth of a picture, at its own size.
+    """Returns the depth of a picture, at its own size, as a `Depth`.
 
-    `model.config.pictures` says whose rules prepare the picture, at its own aspect ratio, and resize the depth back.
-    The three rules differ visibly.
+    `model.config.pictures` says whose rules prepare the picture, at its own aspect ratio, and resize the depth back:
+    Depth Anything's (`infer_image`), transformers' (`DPTImageProcessor`) or DINOv2's. They differ visibly.
 
     Args:
         model: A depth model, such as `keras_vit.load` returns. A model for a single size takes only pictures whose
@@ -145,17 +145,9 @@ def estimate(model: DPT | LinearDepth, picture: Any, *, flip: bool = False) -> D
         picture: A path, a binary file object, a PIL image, or an array or tensor `(height, width, channels)` of 0..255.
         flip: Whether to average with the depth of the mirrored picture, as DINOv2's figures on NYU do.
 
-    Returns:
-        A `Depth`.
-
     Raises:
-        ImportError: if Pillow is missing for a file, or tifffile for a TIFF of other channels than three.
-        OSError: if the file is not there (FileNotFoundError) or cannot be opened.
-        TypeError, ValueError: if an argument is invalid, the picture cannot be decoded, has another shape or values
-            or a size that the model does not take, or the model has `include_preprocessing`.
-
-    Source: `DepthAnythingV2.infer_image` and `image2tensor`; `DPTImageProcessor` and
-    `post_process_depth_estimation` in transformers; `CenterPadding` and `DepthEncoderDecoder` in DINOv2.
+        OSError, ImportError: if the file cannot be opened; if Pillow or tifffile is missing.
+        TypeError, ValueError: if an argument is invalid, the picture cannot be decoded, or does not fit the model.
 
     Examples:
         >>> result = keras_vit.depth.estimate(depth_model, "photo.jpg")
@@ -258,8 +250,8 @@ class DepthErrors(TableResult):
 def depth_errors(result: Depth, truth: ArrayLike, *, least: float = 1e-3, most: float = 10.0) -> DepthErrors:
     """Returns the errors of estimated depth against measured depth, over the pixels in a range.
 
-    Relative depth is first fitted to the inverse of the truth by scale and shift with the least squared error, as
-    Depth Anything and MiDaS do; then depth is clipped to the range.
+    Relative depth is first fitted to the inverse of the truth by scale and shift with the least squared error, as Depth
+    Anything and MiDaS do; then depth is clipped to the range (Eigen et al., arXiv 1406.2283, section 4.1).
 
     Args:
         result: What `estimate` returns.
@@ -267,13 +259,8 @@ def depth_errors(result: Depth, truth: ArrayLike, *, least: float = 1e-3, most: 
         least: Only pixels with a true depth above this many metres count.
         most: Only pixels with a true depth below this many metres count: 10 for NYU, 80 for KITTI.
 
-    Returns:
-        The errors over the pixels that count.
-
     Raises:
         TypeError, ValueError: if an argument is invalid, sizes differ, no pixel counts, or depth is not finite.
-
-    Source: Eigen et al., arXiv 1406.2283, section 4.1; `compute_scale_and_shift` of MiDaS, in inverse depth.
 
     Examples:
         >>> truth = np.linspace(1, 5, 12).reshape(3, 4)
@@ -305,17 +292,9 @@ def depth_errors(result: Depth, truth: ArrayLike, *, least: float = 1e-3, most: 
 
 
 def mean_depth_errors(errors: list[DepthErrors]) -> DepthErrors:
-    """Returns the mean errors over pictures, with the same weight for each.
+    """Returns the mean of `depth_errors` over pictures, with the same weight for each; ValueError if `errors` is empty.
 
-    Args:
-        errors: What `depth_errors` returned for each picture.
-
-    Returns:
-        The mean of each error, and the number of pictures. The root of the squared errors is taken per picture, before
-        the mean, as in the papers.
-
-    Raises:
-        ValueError: if `errors` is empty.
+    The root of the squared errors is taken per picture, before the mean, as in the papers.
 
     Examples:
         >>> keras_vit.depth.mean_depth_errors([keras_vit.depth.DepthErrors(1, 0.5, 0.1, 0.2)] * 2).pictures

@@ -156,16 +156,9 @@ def in_pixels(boxes: np.ndarray, size: tuple[int, int], rule: str) -> np.ndarray
 
 
 def suppressed(boxes: np.ndarray, scores: np.ndarray, most: float, labels: np.ndarray | None = None) -> np.ndarray:
-    """Returns the numbers of the boxes that stay in non-maximum suppression, in rising order.
+    """Returns the numbers of the `boxes` `(k, 4)` that stay in non-maximum suppression, int64 `(kept,)`, in rising order.
 
-    Args:
-        boxes: `(k, 4)`: left, top, right, bottom.
-        scores: `(k,)`.
-        most: The largest intersection over union of two boxes that both stay.
-        labels: `(k,)`: only boxes with the same label suppress each other; None: all do.
-
-    Returns:
-        int64 `(kept,)`: the numbers of the boxes.
+    The best `scores` `(k,)` stay. `most` is the largest intersection over union of two boxes with the same of `labels`.
 
     Examples:
         >>> detection.suppressed(np.array([[0, 0, 4, 4], [0, 0, 4, 5], [9, 9, 12, 12]]), np.array([0.5, 0.9, 0.1]), 0.7)
@@ -196,25 +189,19 @@ def overlaps(one: np.ndarray, other: np.ndarray) -> np.ndarray:
 
 
 def plot(found: Detection, picture: Any, path: str | os.PathLike[str] | None = None) -> "Figure":
-    """Draws a picture with its boxes in a colour for each class, and a legend with the scores.
+    """Draws a picture with its boxes in a colour for each class, and a legend with the scores; returns the figure.
 
     Args:
         found: What `detect` returns.
         picture: The picture, as `detect` takes it, of three channels.
         path: The `.png`, `.svg` or `.pdf` to write; None for none.
 
-    Returns:
-        The figure.
-
     Raises:
-        ImportError: if matplotlib is not installed, or Pillow for a picture's file.
-        OSError: if the picture cannot be opened, or the file not written.
-        TypeError: if `found` is not a `Detection`.
-        ValueError: if the picture cannot be decoded, or `path` has another ending.
+        ImportError, OSError: if matplotlib or Pillow is missing; if a file cannot be opened or written.
+        TypeError, ValueError: if an argument is wrong, or the picture cannot be decoded.
 
     Examples:
-        >>> found = detection.detect(detector, "photo.jpg")
-        >>> figure = detection.plot(found, "photo.jpg", "boxes.png")
+        >>> figure = detection.plot(detection.detect(detector, "photo.jpg"), "photo.jpg", "boxes.png")
     """
     if not isinstance(found, Detection):
         raise TypeError(f"found must be a Detection, as detect returns, but {type(found).__name__} was given.")

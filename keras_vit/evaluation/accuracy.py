@@ -156,15 +156,11 @@ def evaluate(
 ) -> Any:
     """Evaluates a model on labelled images: accuracy, for several labels mAP and F1, for a regression its errors.
 
-    Only one batch of images is in memory at a time.
-
     Args:
-        model: A Keras model or a function from images to outputs `(batch, classes)`, or what `keras_vit.load` takes: a
-            name, an address or a path.
-        data: What `keras_vit.data.open_data` takes (a folder, of which the `test/` is taken, `(images, labels)`, a
-            pipeline, `"tfds:NAME"`, a table, a dict of splits), what it returns, or a list or generator of batches.
-            Labels are integers or one-hot. Images in arrays and pipelines are preprocessed, or pixels with
-            `preprocess=True`.
+        model: A Keras model or a function from images to outputs `(batch, classes)`, or what `keras_vit.load` takes.
+        data: What `keras_vit.data.open_data` takes or returns, or a list or generator of batches. Of a folder, the
+            `test/` is taken. Labels are integers or one-hot. Images in arrays and pipelines are preprocessed, or pixels
+            with `preprocess=True`.
         top: Values of k for top-k accuracies; values above the number of classes are left out.
         outputs: Kind of outputs, for the loss: `"logits"`, `"softmax"` or `"sigmoid"`. None: from the model's config;
             models of other packages then have no loss.
@@ -178,8 +174,7 @@ def evaluate(
             table or stream, otherwise `"class"`.
         threshold: For several labels: a class is predicted if its probability is at least this.
         views: Test-time augmentation, whose outputs are averaged: `"flip"`: the image and its mirror image; `"crops"`:
-            both for crops of 7/8 of the sides at the four corners and the centre (Krizhevsky et al., 2012). None: the
-            image alone.
+            both for crops of 7/8 of the sides at the four corners and the centre (Krizhevsky et al., 2012).
         mistakes: Number of worst mistakes to keep, with their images; 0 if processes share the images.
         on_bad_image: `"stop"` or `"skip"`, for pixels (see `open_data`).
         distribution: None: all processes that the program was started in share the images, and each gets the result for
@@ -191,13 +186,11 @@ def evaluate(
         a `MultilabelResult` with mAP and F1, for regression a `NumberResult` with R2 and the mean absolute error.
 
     Raises:
-        TypeError, ValueError: if the data or an argument is invalid, the data has classes that the model does not have,
-            an image cannot be decoded, or an output is not finite.
-        OSError: if there is no such folder, table or model file (FileNotFoundError), it cannot be read, or weights
-            cannot be fetched (DownloadError).
-        ImportError: if a package is missing that reads the data, such as Pillow.
-        RuntimeError: if the processes cannot work together.
-        ConnectionError: if another process ends before its time.
+        TypeError, ValueError: if an argument or the data is invalid, a class is unknown to the model, or an output is
+            not finite.
+        OSError: if data or a model file is missing (FileNotFoundError), cannot be read or fetched (DownloadError), or
+            another process ends (ConnectionError).
+        ImportError, RuntimeError: if a package that reads the data is missing, or processes cannot work together.
 
     Examples:
         >>> result = evaluation.evaluate(small, (pixels, labels), preprocess=True, progress=False)
@@ -429,24 +422,14 @@ def batches(
 ) -> Pairs:
     """Yields batches of images and labels from labelled data of any kind, once.
 
+    Images or features `(batch, ...)` are yielded as they are given. Labels are int64 `(batch,)`, for several labels
+    float32 `(batch, classes)`, for regression `(batch, 1)`. `title` is the text before the progress bar.
+
     Args:
         data: A tuple `(images, labels)` of arrays, what `keras_vit.data.open_data` returns, or anything that yields
-            such tuples batch by batch: a list, a generator, a `tf.data.Dataset`, a torch `DataLoader`, a grain dataset,
-            a `keras.utils.PyDataset`.
+            such tuples batch by batch: a list, a generator, a `tf.data.Dataset`, a torch `DataLoader`, a grain dataset.
         batch_size: Images per batch, for arrays.
-        title: Text before the progress bar.
-        progress: Whether to show a progress bar.
-        target: Kind of labels: `"class"`, `"multilabel"` or `"number"` (see `keras_vit.data.open_data`).
-
-    Yields:
-        Images or features as they are given `(batch, ...)`, and int64 labels `(batch,)`; for several labels float32
-        `(batch, classes)`, for regression `(batch, 1)`.
-
-    Raises:
-        TypeError: if `data` is of another kind, or its labels are not numbers.
-        ValueError: if `data` is a path, the numbers of images and labels differ or are 0, a label does not fit the
-            target, or an argument is invalid.
-        OSError, ImportError: if a file of a stream cannot be read, or a package that reads it is missing.
+        target: As in `evaluate`, which names all errors, and `progress` as well.
 
     Examples:
         >>> [batch.shape for batch, _ in evaluation.batches((small_images, labels), batch_size=3, progress=False)]

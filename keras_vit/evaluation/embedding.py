@@ -80,7 +80,7 @@ def embed(
     bytes as an uninterrupted run. If the output is already complete, nothing is done.
 
     Args:
-        model: A model of this package, or what `keras_vit.load` takes: a name, an address or a path.
+        model: A model of this package, or what `keras_vit.load` takes.
         images: A folder, whose images (also in sub-folders) are named by their relative paths; or a list of files and
             folders, whose images are named by the given paths. Images are sorted by name.
         output: The `.npz` file to write: `numpy.load(output)` has `names` `(n,)`, `features` `(n, ...)`, the names of
@@ -103,15 +103,11 @@ def embed(
         The content of the file as `EmbeddedImages`, which also tells whether it was already complete.
 
     Raises:
-        TypeError: if `model` is not a model of this package, `images` or `output` are not paths, or `overwrite` is not
-            a bool.
-        ValueError: if an argument is invalid, an image cannot be read, features are not finite, or `output` exists
-            with other images, another model or other settings.
-        FileNotFoundError: if an image, the model file or the folder of `output` does not exist.
-        ImportError: if Pillow is not installed.
-        RuntimeError: if the processes cannot work together.
-        OSError: if weights cannot be fetched (DownloadError), a file or folder cannot be read or written, or the disk
-            is full. Computed rows are kept.
+        TypeError, ValueError: if an argument is invalid, an image cannot be read, features are not finite, or `output`
+            exists with other images, another model or other settings.
+        OSError: if a file or folder is missing (FileNotFoundError), cannot be read, fetched (DownloadError) or written.
+            Computed rows are kept.
+        ImportError, RuntimeError: if Pillow is missing, or processes cannot work together.
 
     Examples:
         >>> written = evaluation.embed(small, "photos/train", "features.npz", progress=False)

@@ -100,10 +100,7 @@ class LeastSquaresProbe:
         return cls(mean, std, eigenvalues, x.T @ q, q.T @ y)
 
     def weights(self, l2: float) -> np.ndarray:
-        """Returns the weights for whitened features at the L2 strength `l2`, float64 `(features + 1, classes)`.
-
-        The last row is the bias divided by `BIAS_CONSTANT`.
-        """
+        """Returns weights for an L2 strength, float64 `(features + 1, classes)`; last the bias / `BIAS_CONSTANT`."""
         return (self.lhs / (self.eigenvalues + l2)) @ self.rhs
 
     def scores(self, features: np.ndarray, l2: Sequence[float]) -> list[np.ndarray]:
@@ -208,7 +205,7 @@ class FewShotResult(TableResult):
         return make_table((row for row in self.rows if row["best"]), self.columns)
 
 
-def few_shot(  # noqa: D417 (the others are those of `evaluate`)
+def few_shot(
     model: Any,
     train: Any,
     test: Any,
@@ -224,10 +221,12 @@ def few_shot(  # noqa: D417 (the others are those of `evaluate`)
 ) -> FewShotResult:
     """Evaluates frozen features by few-shot linear probes: classifiers fitted to a few examples of each class.
 
+    Arguments that are not listed here, and errors, are as in `evaluate`.
+
     Args:
         model: A model of this package, or what `keras_vit.load` takes (a name, an address, a path), whose `pre_logits`
             are used; another Keras model or a function, whose output `(batch, features)` is used; or None if `train`
-            and `test` are features. Arguments that are not listed here are as in `evaluate`.
+            and `test` are features.
         train: Labelled images to draw examples from, as the data of `evaluate`; of a folder the `train/` is used. A
             stream of `open_data` needs `shuffle=False`.
         test: Labelled images to classify; of a folder the `test/` is used. Classes with names are matched by name.
@@ -240,13 +239,8 @@ def few_shot(  # noqa: D417 (the others are those of `evaluate`)
         A `FewShotResult`: the accuracy for each number of shots, each strength and each seed.
 
     Raises:
-        TypeError, ValueError: if the data or an argument is invalid, a class has fewer examples than shots, or no
-            training images are left to choose between several strengths.
-        OSError: if there is no such data or model file (FileNotFoundError), it cannot be read, or weights cannot be
-            fetched (DownloadError).
-        ImportError: if a package is missing that reads the data, such as Pillow.
-        RuntimeError: if the processes cannot work together.
-        ConnectionError: if another process ends before its time.
+        TypeError, ValueError: if an argument is invalid, a class has fewer examples than shots, or no training images
+            are left to choose between several strengths.
 
     Examples:
         >>> print(evaluation.few_shot(model, (images, labels), (images, labels), shots=(1, 2), progress=False).classes)
@@ -285,7 +279,7 @@ def few_shot(  # noqa: D417 (the others are those of `evaluate`)
     return FewShotResult(shots, strengths, seeds, accuracy, held_out, *facts)
 
 
-def knn_accuracy(  # noqa: D417 (the others are those of `few_shot`)
+def knn_accuracy(
     model: Any,
     train: Any,
     test: Any,
@@ -299,26 +293,9 @@ def knn_accuracy(  # noqa: D417 (the others are those of `few_shot`)
     distribution: str | None = None,
     progress: bool = True,
 ) -> AccuracyResult:
-    """Evaluates frozen features by a k-nearest-neighbour classifier, as DINO does.
+    """Evaluates frozen features by the votes of the `k` nearest neighbours, as DINO does (see `knn`).
 
-    Args:
-        model: As in `few_shot`, like all arguments that are not listed here.
-        train: Training images, as in `few_shot`.
-        test: Test images, as in `few_shot`.
-        k: Number of neighbours that vote; all if there are fewer.
-        temperature: Temperature of the votes, as in `evaluation.knn`.
-        top: As in `evaluate`.
-
-    Returns:
-        An `AccuracyResult` whose loss is None.
-
-    Raises:
-        TypeError, ValueError: as in `few_shot` and `evaluation.knn`, or if `top` is invalid.
-        OSError: if there is no such data or model file (FileNotFoundError), it cannot be read, or weights cannot be
-            fetched (DownloadError).
-        ImportError: if a package is missing that reads the data, such as Pillow.
-        RuntimeError: if the processes cannot work together.
-        ConnectionError: if another process ends before its time.
+    All arguments and errors are as in `few_shot` and `knn`. The `AccuracyResult` that is returned has no loss.
 
     Examples:
         >>> evaluation.knn_accuracy(model, (images, labels), (images, labels), k=1, progress=False).accuracy
@@ -334,7 +311,7 @@ def knn_accuracy(  # noqa: D417 (the others are those of `few_shot`)
     return dataclasses.replace(found, class_names=None if names is None else tuple(names))  # in the order of the votes
 
 
-def extract_features(  # noqa: D417 (the others are those of `few_shot`)
+def extract_features(
     model: Any,
     data: Any,
     preprocess: bool | None = None,
@@ -343,22 +320,10 @@ def extract_features(  # noqa: D417 (the others are those of `few_shot`)
     split: str = "test",
     on_bad_image: str = "stop",
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the frozen features of labelled images, and the labels.
+    """Returns the frozen features of labelled images, floats `(examples, features)`, and int64 labels `(examples,)`.
 
-    Args:
-        model: As in `few_shot`, like the arguments that are not listed here; None if the data contains features.
-        data: Labelled images, as `test` in `few_shot`.
-        title: Text before the progress bar; None for no bar.
-        split: `"train"` or `"test"`: which split of a folder, a data set of tensorflow-datasets, or a dict to use.
-
-    Returns:
-        Floats `(examples, features)` and int64 labels `(examples,)`.
-
-    Raises:
-        TypeError, ValueError: if the model, the data or an argument is invalid.
-        OSError: if there is no such data or model file (FileNotFoundError), it cannot be read, or weights cannot be
-            fetched (DownloadError).
-        ImportError: if a package is missing that reads the data, such as Pillow.
+    Arguments and errors are as in `few_shot`. Of a folder or a dict, `split` (`"train"` or `"test"`) is used. `title`
+    is the text before the progress bar; None for no bar. `data` are labelled images.
 
     Examples:
         >>> features, classes = evaluation.extract_features(model, (images, labels))

@@ -30,21 +30,11 @@ PICTURED = 12  # mistakes that are shown below the matrix
 
 
 def confusion_shares(confusion: np.ndarray) -> np.ndarray:
-    """Returns the confusion matrix as shares: how often images of each class get each prediction.
-
-    Args:
-        confusion: Counts `(classes, classes)`; rows are true classes, columns are predictions.
-
-    Returns:
-        float64 `(classes, classes)`; rows sum to 1, or are 0 where there are no images.
-
-    Raises:
-        ValueError: if `confusion` is not square, has no classes, or negative counts.
+    """Returns a confusion matrix of counts as float64 shares, whose rows sum to 1 or 0; ValueError unless it is square.
 
     Examples:
-        >>> evaluation.confusion_shares(np.array([[3, 1], [0, 0]]))
-        array([[0.75, 0.25],
-               [0.  , 0.  ]])
+        >>> evaluation.confusion_shares(np.array([[3, 1], [0, 0]])).tolist()
+        [[0.75, 0.25], [0.0, 0.0]]
     """
     confusion = np.asarray(confusion)
     square = confusion.ndim == 2 and confusion.shape[0] == confusion.shape[1] > 0
@@ -55,20 +45,10 @@ def confusion_shares(confusion: np.ndarray) -> np.ndarray:
 
 
 def most_confused(confusion: np.ndarray, count: int = LISTED) -> list[tuple[int, int, int]]:
-    """Returns the pairs of classes that are confused most often.
-
-    Args:
-        confusion: Counts `(classes, classes)`; rows are true classes, columns are predictions.
-        count: Largest number of pairs to return.
-
-    Returns:
-        A list of tuples (true class, predicted class, number of images), the most frequent first.
-
-    Raises:
-        ValueError: if `count` is less than 0, or `confusion` as in `confusion_shares`.
+    """Returns the `count` most frequent mistakes: tuples (true class, predicted class, number of images).
 
     Examples:
-        >>> evaluation.most_confused(np.array([[3, 1], [2, 4]]))
+        >>> evaluation.most_confused(np.array([[3, 1], [2, 4]]))  # a matrix as in `confusion_shares`
         [(1, 0, 2), (0, 1, 1)]
     """
     confusion_shares(confusion)  # which checks it
@@ -180,25 +160,16 @@ def _draw_matrix(axes: "Axes", shares: np.ndarray, confusion: np.ndarray, names:
 def write_report(result: TableResult, path: str | os.PathLike[str], title: str = "Evaluation") -> Path:
     """Writes a result as one HTML page: its numbers, the confusion matrix, every class, and the worst mistakes.
 
-    The page needs no network and no other files.
+    The page needs no network and no other files. `title` is its headline. Returns `path`.
 
     Args:
         result: What `evaluate`, `few_shot` or `knn_accuracy` returned. For mistakes, use `evaluate(..., mistakes=48)`.
         path: Path of the `.html` file to write.
         title: Title of the page.
 
-    Returns:
-        The path of the file.
-
     Raises:
         ImportError: if matplotlib or Pillow is not installed.
-        ValueError: if the path has another suffix.
-        OSError: if the file cannot be written.
-
-    Examples:
-        >>> result = evaluation.evaluate(small, (small_images, labels), mistakes=4, progress=False)
-        >>> evaluation.write_report(result, "report.html").name
-        'report.html'
+        ValueError, OSError: if the path has another suffix, or the file cannot be written.
     """
     need_matplotlib()
     parts = [html_table(result.table())]
@@ -226,23 +197,13 @@ def _words(mistake: Mistake, names: Sequence[str]) -> str:
 
 
 def write_files(result: Any, folder: str | os.PathLike[str]) -> list[Path]:
-    """Writes a result as `evaluation.json`, and its confusion matrix, if it has one, as `confusion.png`.
+    """Writes a result to `evaluation.json`, and its confusion matrix to `confusion.png`; returns their paths.
 
-    Args:
-        result: What `evaluate`, `few_shot` or `knn_accuracy` returned.
-        folder: Folder to write to; created if it does not exist. Existing files of these names are replaced.
-
-    Returns:
-        The paths of what was written.
-
-    Raises:
-        ImportError: if there is a confusion matrix and matplotlib is not installed.
-        OSError: if the folder or a file cannot be written.
+    `result` and errors are as in `write_report`; `folder` is created.
 
     Examples:
-        >>> result = evaluation.evaluate(small, (small_images, labels), progress=False)
-        >>> [path.name for path in evaluation.write_files(result, "results")]
-        ['evaluation.json', 'confusion.png']
+        >>> evaluation.write_files(evaluation.evaluate(model, (images, labels), progress=False), "results")[0].name
+        'evaluation.json'
     """
     folder = Path(expanded_path(folder))
     files = [folder / "evaluation.json"]

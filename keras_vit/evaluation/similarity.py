@@ -26,20 +26,16 @@ COLDEST = 0.002  # temperature: of lower ones, votes overflow
 def search(features: np.ndarray, queries: np.ndarray, k: int = 10) -> tuple[np.ndarray, np.ndarray]:
     """Returns the features most similar to each query by cosine, best first; of equal ones the lowest rows.
 
-    The search is exact and runs in blocks: it takes about 50 MB beside its arguments.
+    The search is exact and runs in blocks: it takes about 50 MB beside its arguments. Two arrays `(queries, k)`, or
+    `(k,)` for one query, are returned: rows of `features`, int64, and cosine similarities, float32.
 
     Args:
         features: `(n, length)`, such as the `features` in a file of `embed`; any float dtype, also a memory map.
         queries: `(queries, length)`, or `(length,)` for one.
-        k: Number of features to find for each query.
-
-    Returns:
-        Two arrays `(queries, k)`, or `(k,)` for one query: rows of `features`, int64, and their cosine similarities,
-        float32.
+        k: Number of features to find for each query, at most n.
 
     Raises:
-        ValueError: if the arrays are not rows of numbers of one length, a row has no direction (zero, infinite or NaN),
-            or k is less than 1 or larger than the number of features.
+        ValueError: if the lengths differ, a row has no direction (zero, infinite or NaN), or k is out of range.
 
     Examples:
         >>> rows, similarities = evaluation.search(np.eye(4), np.array([1.0, 0.5, 0.0, 0.0]), k=2)
@@ -92,27 +88,19 @@ def knn(
     temperature: float = 0.07,
     classes: int | None = None,
 ) -> np.ndarray:
-    """Classifies features by the votes of their k nearest neighbours, as DINO's `eval_knn.py` does.
+    """Returns votes of the k nearest neighbours, float64 `(queries, classes)`, as DINO's `eval_knn.py` counts them.
 
-    A neighbour of cosine similarity s has a vote of `exp(s / temperature)`.
+    The class with most votes is predicted. A neighbour of cosine similarity s has a vote of `exp(s / temperature)`.
 
     Args:
         features: Features of known classes, `(n, length)`.
         labels: Class of each feature, integers `(n,)` from 0.
         queries: Features to classify, `(queries, length)`.
         k: Number of neighbours that vote; DINO uses 10, 20, 100 and 200.
-        temperature: Lower values give more weight to the nearest features.
+        temperature: Lower values, from 0.002, give more weight to the nearest features.
         classes: Number of classes; None: the largest label plus one.
 
-    Returns:
-        Votes, float64 `(queries, classes)`; the largest in a row is the predicted class.
-
-    Raises:
-        ValueError: as for `search`, or if labels or classes are invalid, or the temperature is below 0.002.
-
-    Examples:
-        >>> evaluation.knn(np.eye(4), np.array([0, 0, 1, 1]), np.eye(4)[1:3], k=1).argmax(axis=1)
-        array([0, 1])
+    ValueError as in `search`, or if an argument is invalid.
     """
     labels, features = to_numpy(labels), to_numpy(features)
     if labels.shape != features.shape[:1] or labels.dtype.kind not in "iu" or labels.min(initial=0) < 0:
@@ -134,17 +122,9 @@ def knn(
 def near_duplicates(features: np.ndarray, threshold: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
     """Returns pairs of rows whose cosine similarity reaches the threshold, such as copies of a photo, best first.
 
-    Args:
-        features: `(n, length)`.
-        threshold: Smallest cosine similarity of a pair, minus a margin for rounding in float32 (4 times the square root
-            of the length, times 2**-24; 7e-6 for a length of 768). 1.0 finds equal rows.
-
-    Returns:
-        int64 `(pairs, 2)`, rows of `features`, the lower one first; float32 `(pairs,)`, their similarities.
-
-    Raises:
-        ValueError: if the features are not rows of numbers, a row has no direction (zero, infinite or NaN), or the
-            threshold is not in (-1, 1].
+    They are int64 `(pairs, 2)`, rows of `features` `(n, length)`, the lower one first; and float32 `(pairs,)`, their
+    similarities. `threshold` is lowered by a margin for rounding in float32: 4 times the square root of the length,
+    times 2**-24. 1.0 finds equal rows. ValueError as in `search`, or if it is not in (-1, 1].
 
     Examples:
         >>> evaluation.near_duplicates(np.array([[1.0, 0.0], [0.0, 1.0], [2.0, 0.1]]))[0]
@@ -199,27 +179,21 @@ def find_similar(
 ) -> Table:
     """Returns the images of an `embed` file whose features are most similar to a query, by cosine, best first.
 
+    The rows have `image` (a path) and `similarity`, and print as a table.
+
     Args:
         image: The image to compare with, such as a path (see `model.preprocess`); None if `query` is given.
         features: The `.npz` file.
-        query: Features to compare with, `(D,)`, such as `both.embed_texts("a red car")[0]` for a file with
-            embeddings of the image tower of `both` (see `keras_vit.load_image_text`).
+        query: Features to compare with, `(D,)`, such as `both.embed_texts("a red car")[0]` for a file with embeddings
+            of the image tower of `both` (see `keras_vit.load_image_text`).
         k: Number of images; all if there are fewer.
-        model: The model that the file was made with, or what `keras_vit.load` takes. None: the name, address or path in
-            the file.
+        model: The model that the file was made with, or what `keras_vit.load` takes; None: from the origin in the file.
         folder: Where the images are. None: the folder that was embedded.
 
-    Returns:
-        Rows with `image` (a path) and `similarity`. Printing them draws a table.
-
     Raises:
-        OSError: if there is no such file, image or model file (FileNotFoundError), one cannot be read, or weights
-            cannot be fetched (DownloadError).
-        ValueError: if `features` was not written by `embed`, has no images, or belongs to another or an unknown model;
-            if `query` has another length than the features, `k` is less than 1, or not exactly one of `image` and
-            `query` is given; if the image cannot be decoded, or the model's name is unknown or its file damaged.
-        TypeError: if `image` is not an image, `model` is not a model of this package, or `features` is not a path.
-        ImportError: if the image is a file and Pillow is not installed.
+        OSError, ImportError: if a file is missing, cannot be read or fetched (DownloadError), or Pillow is missing.
+        TypeError, ValueError: if an argument or the file is invalid or of another model, or `image` and `query` are
+            both given.
 
     Examples:
         >>> features = evaluation.embed("glyphs", "photos/train", "train.npz", progress=False).path
@@ -254,24 +228,10 @@ def find_similar(
 
 
 def find_duplicates(features: PathLike, threshold: float = 0.95, *, folder: PathLike | None = None) -> Table:
-    """Returns pairs of images in a file of `embed` that are almost the same, the most similar first.
+    """Returns pairs of images in an `embed` file that are almost the same: rows with `image`, `like` and `similarity`.
 
-    Args:
-        features: As in `find_similar`.
-        threshold: As in `near_duplicates`.
-        folder: As in `find_similar`.
-
-    Returns:
-        Rows with `image`, `like` (paths) and `similarity`.
-
-    Raises:
-        OSError: if there is no such file (FileNotFoundError), or it cannot be read.
-        ValueError: if it is not a file of `embed` or has no images, a row has no direction (zero, infinite or NaN), or
-            the threshold is not in (-1, 1].
-
-    Examples:
-        >>> features = evaluation.embed("glyphs", "photos/train", "train.npz", progress=False).path
-        >>> pairs = evaluation.find_duplicates(features, threshold=0.99)
+    The most similar pair comes first. `draw_similar` draws them. `features`, `folder` and errors are as in
+    `find_similar`, `threshold` as in `near_duplicates`.
     """
     vectors, paths = _features_and_paths(read_embeddings(features, *_CONTENT), folder)
     pairs, similarities = near_duplicates(vectors, threshold)
@@ -282,22 +242,18 @@ def find_duplicates(features: PathLike, threshold: float = 0.95, *, folder: Path
 
 
 def draw_similar(rows: Table, path: PathLike, title: str = "Similar images", image: PathLike | None = None) -> None:
-    """Draws the images of `find_similar` or `find_duplicates` as a contact sheet.
+    """Draws the images of `find_similar` or `find_duplicates` as a contact sheet, at most 200 of their `rows`.
 
-    Args:
-        rows: Result of one of these functions; at most 200 rows are drawn.
-        path: Path of a `.html`, `.png`, `.svg` or `.pdf` file to write.
-        title: Title of the sheet.
-        image: The query image, which is shown first.
+    The sheet with this `title` is written to `path` (`.html`, `.png`, `.svg` or `.pdf`). The query `image` is shown
+    first.
 
     Raises:
-        ImportError: if Pillow or matplotlib is not installed.
-        OSError: if an image does not exist (FileNotFoundError) or cannot be opened, or the file cannot be written.
+        ImportError, OSError: if Pillow or matplotlib is missing; if an image cannot be opened or the file not written.
         ValueError: if there are no rows, the path has another suffix, or an image cannot be decoded.
 
     Examples:
-        >>> rows = [{"image": "photos/train/cat/2.jpg", "similarity": 0.9}]
-        >>> evaluation.draw_similar(rows, "similar.html", image="photos/train/cat/1.jpg")
+        >>> features = evaluation.embed("glyphs", "photos/train", "train.npz", progress=False).path
+        >>> evaluation.draw_similar(evaluation.find_duplicates(features, threshold=0.5), "similar.html")
     """
     if not rows:
         raise ValueError("rows must have images to draw, but there are none.")

@@ -18,21 +18,16 @@ SPEED = Column("images/s", lambda result: round(result.examples / max(result.sec
 
 
 def average_precision(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Returns the average precision of each class: the mean precision over its images, ordered by their score.
+    """Returns the average precision of each class, float64 `(classes,)`; NaN for a class that no image has.
 
-    As scikit-learn's `average_precision_score`: each step of recall counts with its precision, without interpolation,
-    and images with equal scores count together. The mean over the classes is mAP.
+    It is the mean precision over the images of the class, ordered by their score, as scikit-learn's
+    `average_precision_score` computes it. The mean over the classes is mAP.
 
     Args:
         scores: `(n, classes)`, larger for likelier classes.
         labels: `(n, classes)` of 0 and 1.
 
-    Returns:
-        float64 `(classes,)`; NaN for a class that no image has.
-
-    Raises:
-        ValueError: if the arrays are not of these shapes with n at least 1, scores are not finite, or labels are other
-            than 0 and 1.
+    ValueError if the arrays are not of these shapes or values, or scores are not finite.
 
     Examples:
         >>> evaluation.average_precision(np.array([[0.9], [0.8], [0.1]]), np.array([[1], [0], [1]])).round(3)
@@ -46,17 +41,10 @@ def average_precision(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
 
 
 def f1_scores(chosen: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Returns F1 of each class, the harmonic mean of precision and recall.
+    """Returns F1 of each class, the harmonic mean of precision and recall, float64 `(classes,)`.
 
-    Args:
-        chosen: `(n, classes)` of 0 and 1: what the model predicts.
-        labels: `(n, classes)` of 0 and 1.
-
-    Returns:
-        float64 `(classes,)`; NaN for a class that is neither labelled nor predicted.
-
-    Raises:
-        ValueError: if the arrays are not of one shape `(n, classes)` with n at least 1, or values other than 0 and 1.
+    `chosen`, what the model predicts, and `labels` are `(n, classes)` of 0 and 1; ValueError for other arrays. NaN
+    marks a class that is neither labelled nor predicted.
 
     Examples:
         >>> evaluation.f1_scores(np.array([[1], [1], [0]]), np.array([[1], [0], [1]]))
@@ -70,21 +58,10 @@ def f1_scores(chosen: np.ndarray, labels: np.ndarray) -> np.ndarray:
 
 
 def best_thresholds(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Returns for each class the score threshold with the best F1.
+    """Returns for each class the score with the best F1 as threshold, float64 `(classes,)`.
 
-    Choose thresholds on validation data: on test data, the result would be too good.
-
-    Args:
-        scores: As in `average_precision`.
-        labels: As in `average_precision`.
-
-    Returns:
-        float64 `(classes,)`, each one of the scores, the largest of equally good ones; NaN for a class that no image
-        has.
-
-    Raises:
-        ValueError: if the arrays are not of one shape `(n, classes)` with n at least 1, scores are not finite, or
-            labels are other than 0 and 1.
+    Choose thresholds on validation data: on test data, the result would be too good. Of equally good scores, the
+    largest is returned; NaN for a class that no image has. Arguments and errors are as in `average_precision`.
 
     Examples:
         >>> evaluation.best_thresholds(np.array([[0.9], [0.4], [0.1]]), np.array([[1], [1], [0]]))

@@ -19,8 +19,8 @@ def attention_maps(
     """Returns the attention weights of a block: how much each token attends to each token.
 
     Args:
-        model: A `VisionTransformer`, or a functional or sequential model with one inside; or what
-            `keras_vit.load` takes.
+        model: A `VisionTransformer`, or a functional or sequential model with one inside; or what `keras_vit.load`
+            takes.
         images: A batch as the model takes it, `(batch, height, width, channels)`.
         block: Number of a block, from 0, or from the end with -1 for the last one; `"pooling"` for attention pooling.
         batch_size: Images computed at a time.
@@ -32,9 +32,9 @@ def attention_maps(
 
     Raises:
         TypeError: if the model has no attention, `block` is not a number, or the images are not numbers.
-        ValueError: if there is no such block, the images do not fit the model, `batch_size` is not a positive integer,
-            there are several models inside, or the model was optimized for inference and `block` is the last one.
-        OSError: if the model's file is missing or cannot be read or fetched; ValueError if it is damaged or unknown.
+        ValueError: if there is no such block, images or `batch_size` do not fit, or the model is damaged, contains
+            several or was optimized for inference.
+        OSError: if the model's file is missing or cannot be read or fetched.
 
     Examples:
         >>> inspection.attention_maps(model, images, block=-1).shape  # 36 patches and the class token
@@ -51,18 +51,9 @@ def patch_attention(
     """Returns how much the token that the head reads attends to each patch (Figures 6 and 14).
 
     That token is the class token if there is one (also with `pooling="token_avg"`), and the probe of attention pooling
-    for `block="pooling"`. Without such a token, the mean over all patches is returned. Arguments are as in
-    `attention_maps`.
-
-    Returns:
-        float32 `(batch, heads, rows, columns)`, shares of 1: the remaining attention goes to the tokens before the
-        patches.
-
-    Raises:
-        TypeError: if the model has no attention, `block` is not a number, or the images are not numbers.
-        ValueError: if there is no such block, the images do not fit the model, `batch_size` is not a positive integer,
-            there are several models inside, or the model was optimized for inference and `block` is the last one.
-        OSError: if the model's file is missing or cannot be read or fetched; ValueError if it is damaged or unknown.
+    for `block="pooling"`; otherwise the mean over all patches is returned. Arguments and errors are as in
+    `attention_maps`. The result is float32 `(batch, heads, rows, columns)`, shares of 1: the remaining attention goes
+    to the tokens before the patches.
 
     Examples:
         >>> inspection.patch_attention(model, images).shape
@@ -75,27 +66,14 @@ def patch_attention(
 def patch_attention_of_blocks(
     model: ModelSource, images: Any, blocks: Iterable[int | str], *, batch_size: int = BATCH_SIZE
 ) -> dict[int | str, np.ndarray]:
-    """Returns how much the output's token attends to each patch in several blocks: `patch_attention` in one pass.
+    """Returns `patch_attention` of several blocks from one pass, by block number counted from 0.
 
-    Args:
-        model: As in `attention_maps`.
-        images: As in `attention_maps`.
-        blocks: Numbers of blocks, negative ones from the end; `"pooling"` for the attention of the pooling head.
-        batch_size: Images computed at a time.
-
-    Returns:
-        A dict from block, counted from 0, to float32 `(batch, heads, rows, columns)`; empty for no blocks.
-
-    Raises:
-        TypeError: if the model has no attention, a block is not a number, or the images are not numbers.
-        ValueError: if there is no such block, the images do not fit the model, `batch_size` is not a positive integer,
-            there are several models inside, or the model was optimized for inference and `blocks` has the last.
-        OSError: if the model's file is missing or cannot be read or fetched; ValueError if it is damaged or unknown.
+    `blocks` are numbers as `block` in `attention_maps`, whose other arguments and errors apply. The maps are float32
+    `(batch, heads, rows, columns)`.
 
     Examples:
-        >>> maps = inspection.patch_attention_of_blocks(model, images, [0, -1])
-        >>> {block: values.shape for block, values in maps.items()}
-        {0: (4, 4, 6, 6), 5: (4, 4, 6, 6)}
+        >>> [*inspection.patch_attention_of_blocks(model, images, [0, -1])]
+        [0, 5]
     """
     probe = Probe(model, attention=True)
     maps: dict[int | str, list[np.ndarray]] = {}
@@ -116,16 +94,10 @@ def attention_rollout(model: ModelSource, images: Any, *, batch_size: int = BATC
     for the residual connection, rows are divided by their sum, and the matrices of all blocks are multiplied. The
     result is the row of the token that the head reads. With a class token (also for `pooling="token_avg"`) it is the
     row of the class token; with average pooling, the mean over the rows of the patches; with attention pooling, the
-    mean over all rows, weighted by its attention. Arguments are as in `attention_maps`.
+    mean over all rows, weighted by its attention.
 
-    Returns:
-        float32 `(batch, rows, columns)`. An image's sum is 1 minus the share of the tokens before the patches.
-
-    Raises:
-        TypeError: if the model has no attention, or the images are not numbers.
-        ValueError: if the images do not fit the model, `batch_size` is not a positive integer, several models are
-            inside, or the one inside was optimized for inference.
-        OSError: if the model's file is missing or cannot be read or fetched; ValueError if it is damaged or unknown.
+    Arguments and errors are as in `attention_maps`. The result is float32 `(batch, rows, columns)`; an image's sum is 1
+    minus the share of the tokens before the patches.
 
     Examples:
         >>> inspection.attention_rollout(model, images).shape
@@ -157,17 +129,9 @@ def mean_attention_distance(model: ModelSource, images: Any, *, batch_size: int 
     """Returns the mean attention distance of each head, in pixels (Figure 7 right; Figure 11 for hybrids).
 
     The distance between the centres of the query's and the key's patch, weighted by attention, averaged over queries
-    and images. Tokens without a place, such as the class token, do not count. The paper uses 128 images. Arguments are
-    as in `attention_maps`.
-
-    Returns:
-        float64 `(blocks, heads)`, pixels of the image that the Vision Transformer gets.
-
-    Raises:
-        TypeError: if the model has no attention, or the images are not numbers.
-        ValueError: if the images do not fit the model, `batch_size` is not a positive integer, several models are
-            inside, or the one inside was optimized for inference.
-        OSError: if the model's file is missing or cannot be read or fetched; ValueError if it is damaged or unknown.
+    and images. Tokens without a place, such as the class token, do not count. The paper uses 128 images. Arguments and
+    errors are as in `attention_maps`. The result is float64 `(blocks, heads)`, pixels of the image that the Vision
+    Transformer gets.
 
     Examples:
         >>> inspection.mean_attention_distance(model, images).shape  # 6 blocks with 4 heads
@@ -191,18 +155,10 @@ def mean_attention_distance(model: ModelSource, images: Any, *, batch_size: int 
 
 
 def attention_distance(weights: np.ndarray, grid_size: tuple[int, int], patch_size: tuple[int, int]) -> np.ndarray:
-    """Returns the mean distance between queries and keys, weighted by attention, of each head.
+    """Returns the mean distance of queries and keys in pixels, weighted by attention, of each head: float64 `(heads,)`.
 
-    Args:
-        weights: `(batch, heads, tokens, tokens)`; the last tokens are the patches, row by row.
-        grid_size: Rows and columns of the patches.
-        patch_size: Height and width of a patch in pixels.
-
-    Returns:
-        float64 `(heads,)`, pixels.
-
-    Raises:
-        ValueError: if `weights` has other axes or is empty, or has fewer tokens than patches.
+    The last tokens of `weights` `(batch, heads, tokens, tokens)` are the patches, row by row, in `grid_size` (rows,
+    columns); `patch_size` is (height, width) in pixels. ValueError if they do not fit.
 
     Examples:
         >>> inspection.attention_distance(np.full((1, 2, 4, 4), 0.25), grid_size=(2, 2), patch_size=(4, 4)).round(2)
@@ -226,21 +182,10 @@ def patch_filters(model: ModelSource, components: int = 28) -> np.ndarray:
     """Returns the principal components of the filters of the patch embedding (Figure 7, left).
 
     The D filters are vectors of patch height x width x channels values, from which their mean is subtracted. For
-    hybrids and BiT, the standardised kernel of the ResNet's first convolution is used.
-
-    Args:
-        model: A `VisionTransformer`, a `BiT`, or a functional or sequential model with one inside; or what
-            `keras_vit.load` takes.
-        components: Number of components.
-
-    Returns:
-        float32 `(components, height, width, channels)`, unit vectors in descending order of explained variance. Signs
-        are chosen so that the value of largest size is positive.
-
-    Raises:
-        TypeError: if the model is not of this package.
-        ValueError: if `components` is not a positive integer, there are not as many, or several models are inside.
-        OSError: if the model's file is missing or cannot be read or fetched; ValueError if it is damaged or unknown.
+    hybrids and BiT, the standardised kernel of the ResNet's first convolution is used. The result is float32
+    `(components, height, width, channels)`: unit vectors in descending order of explained variance, whose value of
+    largest size is positive. `model` and errors are as in `class_scores`; ValueError also for more `components` than
+    there are.
 
     Examples:
         >>> inspection.patch_filters(model, components=5).shape
@@ -271,17 +216,8 @@ def filter_kernel(model: Any) -> np.ndarray:
 def position_similarity(model: ModelSource) -> np.ndarray:
     """Returns the cosine similarity of the position embeddings of any two patches (Figure 7, centre; Figure 10).
 
-    Args:
-        model: As in `attention_maps`.
-
-    Returns:
-        float32 `(rows, columns, rows, columns)`: cosines between the position embedding of one patch (the first two
-        axes) and another (the last two); 0 for embeddings of zeros. A dynamic model uses `config.image_size`.
-
-    Raises:
-        TypeError: if the model is not a Vision Transformer with attention.
-        ValueError: if it has no position embeddings, or several models are inside.
-        OSError: if the model's file is missing or cannot be read or fetched; ValueError if it is damaged or unknown.
+    It is float32 `(rows, columns, rows, columns)`, 0 for embeddings of zeros. A dynamic model uses `config.image_size`.
+    `model` and errors are as in `attention_maps`; ValueError also for a model without position embeddings.
 
     Examples:
         >>> inspection.position_similarity(model).shape

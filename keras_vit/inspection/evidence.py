@@ -16,7 +16,9 @@ Classes = int | Sequence[int] | np.ndarray | None
 
 
 def class_scores(model: ModelSource, images: Any, *, batch_size: int = BATCH_SIZE) -> np.ndarray:
-    """Returns the score of each class, before the activation of a `VisionTransformer` or `BiT`.
+    """Returns the score of each class, before the activation: float32 `(batch, classes)`.
+
+    These are logits; for a model around a Vision Transformer, its outputs as they are.
 
     Args:
         model: A `VisionTransformer`, a `BiT`, or a functional or sequential model with one inside; or what
@@ -24,14 +26,11 @@ def class_scores(model: ModelSource, images: Any, *, batch_size: int = BATCH_SIZ
         images: A batch as the model takes it, `(batch, height, width, channels)`.
         batch_size: Images computed at a time.
 
-    Returns:
-        float32 `(batch, classes)`: logits; for a model around a Vision Transformer, its outputs as they are.
-
     Raises:
         TypeError: if the model contains no model of this package, or the images are not numbers.
-        ValueError: if it has no head or several models inside, its output is not one number for each class, it does not
-            take such images, or `batch_size` is not a positive integer.
-        OSError: if the model's file is missing or cannot be read or fetched; ValueError if it is damaged or unknown.
+        ValueError: if it is damaged, contains several models or has no head with one number for each class, or images
+            or `batch_size` do not fit.
+        OSError: if the model's file is missing or cannot be read or fetched.
 
     Examples:
         >>> inspection.class_scores(model, images).shape
@@ -46,22 +45,9 @@ def class_scores(model: ModelSource, images: Any, *, batch_size: int = BATCH_SIZ
 def saliency(model: ModelSource, images: Any, classes: Classes = None, *, batch_size: int = BATCH_SIZE) -> np.ndarray:
     """Returns how much each pixel affects the score of a class: the gradient's size (Simonyan, arXiv 1312.6034).
 
-    Args:
-        model: As in `class_scores`.
-        images: A batch as the model takes it, `(batch, height, width, channels)`.
-        classes: Index of a class, or one index for each image; None: the class that the model predicts.
-        batch_size: Images computed at a time.
-
-    Returns:
-        float32 `(batch, height, width)`: the largest absolute derivative of the score over the channels, per unit of
-        the model's input (127.5 grey levels for images in [-1, 1]).
-
-    Raises:
-        TypeError: if the model contains no model of this package, or the images are not numbers.
-        ValueError: if the model has no head with one number for each class or several models inside, it does not take
-            such images, `classes` are not integers, one or one for each image, there is no such class, or `batch_size`
-            is not a positive integer.
-        OSError: if the model's file is missing or cannot be read or fetched; ValueError if it is damaged or unknown.
+    It is float32 `(batch, height, width)`: the largest absolute derivative over the channels, per unit of the model's
+    input (127.5 grey levels for images in [-1, 1]). `classes` is the index of a class, or one for each image; None: the
+    predicted class. Other arguments and errors are as in `class_scores`.
 
     Examples:
         >>> inspection.saliency(model, images).shape
@@ -242,25 +228,15 @@ def nearest_patches(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns the patches of all images whose features are most similar to the features of a given patch.
 
+    These are int64 `(count, 3)`, the image, row and column of each, best first; and float32 `(count,)`, their cosines.
+
     Args:
-        model: As in `class_scores`.
-        images: A batch as the model takes it, `(batch, height, width, channels)`.
+        model: As in `class_scores`, like `images`, `batch_size` and the errors.
         patch: Image, row and column of the given patch.
-        count: Number of patches to find.
-        layer: Name of the layer whose outputs are compared: a block such as `"block_5"`, or `"encoder_norm"`; for a
-            BiT a unit such as `"block4_unit3"`.
-        batch_size: Images computed at a time.
-
-    Returns:
-        Two arrays: int64 `(count, 3)`, the image, row and column of each patch, the most similar first; float32
-        `(count,)`, their cosine similarities.
-
-    Raises:
-        TypeError: if the model contains no model of this package, or the images are not numbers.
-        ValueError: if the model has several models inside or does not take such images, there is no such patch or
-            layer, the layer has no places, it lacks patches because the model was optimized for inference, `count` is
-            not between 1 and the number of patches minus 1, or `batch_size` is not a positive integer.
-        OSError: if the model's file is missing or cannot be read or fetched; ValueError if it is damaged or unknown.
+        count: Number of patches to find, from 1 to the number of patches minus 1.
+        layer: Name of a layer with places, whose outputs are compared: a block such as `"block_5"`, or
+            `"encoder_norm"`; for a BiT a unit such as `"block4_unit3"`. A model that was optimized for inference lacks
+            patches (ValueError).
 
     Examples:
         >>> places, cosines = inspection.nearest_patches(model, images, patch=(0, 2, 3), count=5)
@@ -299,25 +275,10 @@ def feature_map(
     Colours are principal components over the patches of all images, as in DINOv2 (arXiv 2304.07193, section 7.5, Figure
     1). The first component separates the foreground: the patches above its mean, with the sign that puts fewer of them
     at the borders. The first three components of the foreground are red, green and blue, scaled from the least to the
-    largest value.
+    largest value; with `foreground=False`, these are components of all patches. The result is float32
+    `(batch, rows, columns, 3)` of 0..1; the background and components without differences are 0.
 
-    Args:
-        model: As in `class_scores`.
-        images: A batch as the model takes it, `(batch, height, width, channels)`; colours are comparable within it.
-        layer: As in `nearest_patches`.
-        foreground: Whether to leave out the background; otherwise colours are components of all patches.
-        batch_size: Images computed at a time; components are always computed over all images.
-
-    Returns:
-        float32 `(batch, rows, columns, 3)`, red, green and blue of 0..1; the background is 0. Components in which the
-        patches do not differ are 0.
-
-    Raises:
-        TypeError: if the model contains no model of this package, or the images are not numbers.
-        ValueError: if the model has several models inside or does not take such images, there is no such layer, it has
-            no places, it lacks patches because the model was optimized for inference, or `batch_size` is not a positive
-            integer.
-        OSError: if the model's file is missing or cannot be read or fetched; ValueError if it is damaged or unknown.
+    Arguments and errors are as in `class_scores`, `layer` as in `nearest_patches`.
 
     Examples:
         >>> inspection.feature_map(model, images).shape

@@ -67,7 +67,7 @@ def write_page(
     source: Mapping[str, Any] | None = None,
     notes: Sequence[str] = (),
 ) -> Path:
-    """Writes an HTML page about a model and its predictions for images.
+    """Writes an HTML page about a model and its predictions for images, and returns its path.
 
     The page shows the config, layers with their shapes, parameters by part, filters and position embeddings. For each
     image it shows predictions, the attention of every block and head, attention rollout, gradient times attention,
@@ -81,17 +81,10 @@ def write_page(
         source: A dict of facts about the file of the model, shown as a table.
         notes: Sentences about unusual properties of the file.
 
-    Returns:
-        The path of the file.
-
     Raises:
-        TypeError: if `model` is of another type, `images` is not a dict, or an image does not contain integers or
-            floats.
-        ValueError: if the path does not end with `.html` or `.htm`, the images are not pixels or do not fit the model,
-            images are given for a model that was optimized for inference, or the model's name is unknown or its file
-            damaged.
-        ImportError: if Pillow is not installed.
-        OSError: if the page cannot be written, or the model's file is missing, or cannot be read or fetched.
+        TypeError, ValueError: if an argument is wrong, or images are given for a model that was optimized for
+            inference.
+        OSError, ImportError: if the page cannot be written, the model's file cannot be read or fetched; without Pillow.
 
     Examples:
         >>> inspection.write_page(small, "report.html").name

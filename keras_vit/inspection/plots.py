@@ -94,7 +94,7 @@ def plot(
     patch: tuple[int, int, int] | None = None,
     grid_size: tuple[int, int] | None = None,
 ) -> "Figure":
-    """Draws a result of this package's inspection functions.
+    """Draws a result of this package's inspection functions, and returns the matplotlib figure.
 
     | kind | shape of the values, and the function that returns them |
     |---|---|
@@ -120,15 +120,9 @@ def plot(
         patch: For `"nearest"`: the image, row and column of the given patch.
         grid_size: For `"nearest"`: rows and columns of patches (`model.config.grid_size`).
 
-    Returns:
-        The matplotlib figure.
-
     Raises:
-        ImportError: if matplotlib is not installed.
-        TypeError: if a kind lacks an argument or does not take one, or images hold no integers or floats.
-        ValueError: if `kind` is unknown, shapes do not fit, a place lies outside of the images, images are not pixels,
-            or the path has another suffix.
-        OSError: if the file cannot be written.
+        TypeError, ValueError: if an argument is missing, does not apply to the kind, or has a wrong shape or value.
+        ImportError, OSError: if matplotlib is not installed, or the file cannot be written.
 
     Examples:
         >>> rollout = inspection.attention_rollout(model, images)
@@ -267,18 +261,10 @@ def _neighbourhood(image: np.ndarray, place: Sequence[int], grid_size: tuple[int
 
 
 def overlay(image: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Draws a map of weights in warm colours over an image in grey.
+    """Returns a map of weights in warm colours over an image in grey, `(height, width, 3)` of 0..1.
 
-    Args:
-        image: `(height, width, channels)`, pixels of 0..255, or values of 0..1.
-        weights: `(rows, columns)`, at least 0; the largest is the brightest.
-
-    Returns:
-        `(height, width, 3)`, values of 0..1.
-
-    Raises:
-        TypeError: if the image holds no integers or floats.
-        ValueError: if the image or the map has another shape, or the image values that are not pixels.
+    `image` `(height, width, channels)` holds pixels of 0..255, or values of 0..1. `weights` `(rows, columns)` are at
+    least 0; the largest is the brightest. TypeError or ValueError for other arrays.
 
     Examples:
         >>> inspection.overlay(pixels[0], inspection.attention_rollout(model, images)[0]).shape

@@ -130,19 +130,10 @@ def in_batches(images: Any, batch_size: int) -> Iterator[np.ndarray]:
 
 
 def shown_pixels(model: ModelSource, images: np.ndarray) -> np.ndarray:
-    """Turns preprocessed images back into pixels to display: undoes the model's scaling, rounds and clips.
+    """Returns preprocessed images as pixels to display: undoes the model's scaling, rounds and clips.
 
-    Args:
-        model: A `VisionTransformer` or a `BiT`, or what `keras_vit.load` takes.
-        images: `(batch, height, width, channels)`, as `model.preprocess` returns them.
-
-    Returns:
-        uint8 `(batch, height, width, 3)`: the first three channels, or the first one repeated if there are fewer.
-
-    Raises:
-        TypeError: if the model is not of this package, or the images are not numbers.
-        ValueError: if there are no images, they are not a batch, or the model takes another number of channels.
-        OSError: if the model's file is missing or cannot be read or fetched; ValueError if it is damaged or unknown.
+    They are uint8 `(batch, height, width, 3)`: the first three channels, or the first one repeated if there are fewer.
+    `images` are as `model.preprocess` returns them. TypeError, ValueError or OSError for another model or batch.
 
     Examples:
         >>> np.array_equal(inspection.shown_pixels(model, images), pixels)

@@ -429,13 +429,10 @@ _skipped: ContextVar[bool] = ContextVar("keras_vit_skip_initialization", default
 
 @contextlib.contextmanager
 def skip_initialization() -> Iterator[None]:
-    """Context in which new weights have undefined values and take no memory until they are assigned.
+    """Returns a context in which new weights have undefined values and take no memory until they are assigned.
 
     For models whose weights will all be assigned: drawing 86 million random numbers takes seconds. Configs do not
     change, so clones of the model are initialised. Other threads and coroutines are not affected.
-
-    Yields:
-        Nothing.
 
     Examples:
         >>> with layers.skip_initialization():
@@ -489,19 +486,12 @@ class _Unwritten(initializers.Initializer):
 
 
 def assign(variable: keras.Variable, values: np.ndarray) -> None:
-    """Writes float32 values into a weight of the same shape, which has been checked; returns None.
+    """Writes float32 values of the same shape into a weight; on PyTorch with one copy less than `Variable.assign`.
 
-    `Variable.assign` is right everywhere, but on PyTorch it copies the values once on their way.
-
-    Args:
-        variable: A Keras variable.
-        values: An array that nobody else will change: JAX keeps it instead of copying it.
+    `variable` is a Keras variable. Nobody else may change `values`: JAX keeps the array instead of copying it.
 
     Examples:
-        >>> variable = keras.Variable(np.zeros(2, "float32"))
-        >>> layers.assign(variable, np.ones(2, "float32"))
-        >>> keras.ops.convert_to_numpy(variable)
-        array([1., 1.], dtype=float32)
+        >>> layers.assign(keras.Variable(np.zeros(2, "float32")), np.ones(2, "float32"))
     """
     if keras.backend.backend() == "torch":
         import torch

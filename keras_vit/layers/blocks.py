@@ -60,28 +60,22 @@ class MultiHeadAttention(CompositeLayer):
     Args:
         heads: Number of attention heads; divides D.
         dropout: Rate of dropout on the attention weights while training.
-        bias: Which of the projections to queries, keys and values have a bias: `"all"`, `"no_key"` or `"none"`. The
-            output projection always has one.
+        bias: Which of the projections to queries, keys and values have a bias: `"all"`, `"no_key"` or `"none"`.
         norm: Whether the concatenated heads are normalised before the output projection, as in EVA-02-CLIP.
         epsilon: Added to the variance by that normalisation.
-        rotary_embedding: The `kind` of the `RotaryEmbedding` whose output is passed as `rotation`; None if none is
-            passed.
+        rotary_embedding: The `kind` of the `RotaryEmbedding` whose output is passed as `rotation`, or None.
         causal: Whether a token attends only to itself and earlier tokens, as in the text towers of CLIP.
 
     Call arguments:
         tokens: `(batch, T, D)`, the keys and values.
-        queries: Optional `(batch, Q, D)`; by default the tokens.
+        queries: Optional `(batch, Q, D)`; by default the tokens. The output has the same shape.
         rotation: The output of `RotaryEmbedding`, `(2, T, D / heads)`, or one for each image,
             `(2, batch, T, D / heads)`. It rotates keys, and queries, which must then be the first tokens.
         offset: Optional `(batch, heads, Q, T)`, added to the attention weights. Pass zeros to get gradients.
         allowed: Optional booleans `(batch, Q, T)`: which tokens each query attends to, at least one; None: all tokens.
         seeds: Seeds drawn beforehand with `draw_seeds`, for use inside a rematerialised function.
 
-    Output: `(batch, Q, D)`.
-
-    Raises:
-        ValueError: if `heads` does not divide D, a name is unknown, the rate is not from 0 to below 1, or a rotation is
-            passed without `rotary_embedding` or missing with it.
+    Raises ValueError if an argument is out of range, or a rotation does not fit `rotary_embedding`.
 
     Examples:
         >>> tuple(layers.MultiHeadAttention(heads=2)(np.zeros((1, 4, 8), "float32")).shape)
@@ -141,10 +135,7 @@ class MultiHeadAttention(CompositeLayer):
     def attention_weights(
         self, tokens: Tensor, queries: Tensor | None = None, rotation: Any = None, allowed: Tensor | None = None
     ) -> Tensor:
-        """Returns the attention weights before dropout, `(batch, heads, Q, T)`, in float32 or better.
-
-        Each row sums to 1. Raises ValueError as `call` does.
-        """
+        """Returns the attention weights before dropout, `(batch, heads, Q, T)`, whose rows sum to 1, in float32."""
         query, key = self._query_and_key(tokens, tokens if queries is None else queries, rotation)
         return attention_weights(query, key, self.causal, allowed)
 
@@ -336,7 +327,7 @@ Examples:
 
 @registered
 class TransformerBlock(ResidualBlock):
-    """Pre-norm Transformer block (`Encoder1DBlock` in the official `models_vit.py`).
+    """Pre-norm Transformer block (`Encoder1DBlock` in the official `models_vit.py`). All rates apply only in training.
 
     Args:
         heads: Number of attention heads.
@@ -350,27 +341,21 @@ class TransformerBlock(ResidualBlock):
         epsilon: Added to the variance by all layer normalisations.
         mlp: `"plain"`, `"swiglu"`, or with a normalisation inside `"plain_norm"`, `"swiglu_norm"`.
         layer_scale: Initial value of `LayerScale` at the end of both branches; None: no LayerScale.
-        attention_bias: Which projections have a bias, as `bias` in `MultiHeadAttention`.
-        attention_norm: Whether the concatenated heads are normalised, as `norm` in `MultiHeadAttention`.
-        rotary_embedding: The `kind` of the `RotaryEmbedding` whose output is passed as `rotation`; None if none is
-            passed.
+        attention_bias: As `bias` in `MultiHeadAttention`.
+        attention_norm: As `norm` in `MultiHeadAttention`.
+        rotary_embedding: As in `MultiHeadAttention`.
         output_tokens: Number of tokens to return, from the first one; None: all tokens. For the remaining tokens, only
             keys and values are computed.
         causal: Whether a token attends only to itself and earlier tokens.
 
     Call arguments:
-        x: `(batch, T, D)`.
+        x: `(batch, T, D)`. The output is the same with `output_tokens` tokens.
         rotation: The output of `RotaryEmbedding`, only with `rotary_embedding`.
-        attention_offset: Optional `(batch, heads, Q, T)`, added to the attention weights (see `MultiHeadAttention`); Q
-            is T or `output_tokens`.
+        attention_offset: As `offset` in `MultiHeadAttention`, `(batch, heads, Q, T)`; Q is T or `output_tokens`.
         allowed: Optional booleans `(batch, Q, T)`: which tokens each of the first Q attends to, at least one.
-        activations: Optional names from `BLOCK_ACTIVATIONS` of activations to return.
+        activations: Optional names from `BLOCK_ACTIVATIONS`; the output is then a list of these and the output.
 
-    Output: as `x`, with `output_tokens` tokens; with `activations` a list of the activations and then the output. All
-    rates apply only in training.
-
-    Raises:
-        ValueError: if a name is unknown, `heads` does not divide D, or a rate is not from 0 to below 1.
+    Raises ValueError if a name is unknown, `heads` does not divide D, or a rate is not from 0 to below 1.
 
     Examples:
         >>> tuple(layers.TransformerBlock(heads=2, mlp_width=16)(np.zeros((1, 5, 8), "float32")).shape)

@@ -26,19 +26,13 @@ from keras_vit.layers.ops import (
 
 
 def resize(x: Tensor, size: Sequence[Any], how: str) -> Tensor:
-    """Resizes a map bilinearly.
+    """Returns a map resized bilinearly, `(batch, *size, channels)` in the dtype of `x`; ValueError for unknown `how`.
 
     Args:
         x: `(batch, rows, columns, channels)`, floating point.
         size: New rows and columns; integers, or scalar integer tensors.
-        how: `"corners"` as PyTorch's `align_corners=True`: cell i is read at `i (old - 1) / (new - 1)`.
-            `"half_pixel"` as `align_corners=False`: cell i is read at `(i + 1/2) old / new - 1/2`, at least 0.
-
-    Returns:
-        `(batch, *size, channels)` in the dtype of `x`.
-
-    Raises:
-        ValueError: if `how` is unknown.
+        how: `"corners"` as PyTorch's `align_corners=True`: cell i is read at `i (old - 1) / (new - 1)`. `"half_pixel"`
+            as `align_corners=False`: cell i is read at `(i + 1/2) old / new - 1/2`, at least 0.
 
     Examples:
         >>> row = layers.resize(np.array([[[[0.0], [3.0]]]], "float32"), (1, 4), "corners")
@@ -299,18 +293,13 @@ class DepthHead(CompositeLayer):
         patch_size: Height and width of a patch, if the output has as many pixels as the image; None: the output has
             twice the map's rows and columns (DINOv2).
         output: `"relu"` (times `max_depth`), `"sigmoid"` (times `max_depth`), or `"clipped"`: a ReLU plus `min_depth`,
-            at most `max_depth` (DINOv2).
+            at most `max_depth` (DINOv2); ValueError for another.
         min_depth: The least depth, for `"clipped"`.
         max_depth: The largest depth.
 
     Call arguments:
-        x: `(batch, rows, columns, channels)`.
+        x: `(batch, rows, columns, channels)`. The output is `(batch, height, width)`.
         patches: The map of patches `(batch, grid rows, grid columns, D)`, only with `patch_size`.
-
-    Output: `(batch, height, width)`.
-
-    Raises:
-        ValueError: if `output` is unknown.
 
     Examples:
         >>> tuple(layers.DepthHead(hidden=4)(np.zeros((1, 3, 5, 8), "float32")).shape)

@@ -18,22 +18,13 @@ _EVA02_BASE = 10_000.0
 
 
 def sincos2d(rows: Any, columns: Any, width: int, xp: ModuleType = np) -> Any:
-    """Returns the position embeddings of MoCo v3 (Chen et al., 2021), in big_vision's order.
+    """Returns the position embeddings of MoCo v3 in big_vision's order, float32 `(1, rows * columns, width)`.
 
     A patch in row y and column x gets `[sin(w x), cos(w x), sin(w y), cos(w y)]` with `width / 4` frequencies w that
-    fall from 1 to 1/10,000 geometrically.
+    fall from 1 to 1/10,000 geometrically. ValueError unless `width` is a multiple of 4 and at least 8.
 
-    Args:
-        rows: Rows of patches; a Python integer, or a scalar integer tensor if `xp` is `keras.ops`.
-        columns: Columns of patches, of the same type.
-        width: D, the length of a token.
-        xp: The array module, `numpy` (computes in float64) or `keras.ops` (float32, traceable).
-
-    Returns:
-        float32 `(1, rows * columns, width)`, row by row.
-
-    Raises:
-        ValueError: if `width` is not a multiple of 4 or less than 8.
+    `rows` and `columns` are integers, or scalar integer tensors if `xp` is `keras.ops` (float32, traceable) instead of
+    `numpy` (computes in float64).
 
     Examples:
         >>> layers.sincos2d(2, 3, 8).shape
@@ -70,8 +61,7 @@ class RotaryEmbedding(BaseLayer):
     of a head's channels encodes the row of a patch and the second half its column, except for `"pe"`:
 
     - `"dinov3"`: positions are in (-1, 1), and the angle is `2 pi position / period`. Channel i is rotated with channel
-      i + d/2. The periods are a weight that does not train, initialised as in timm and Hugging Face; in Facebook's own
-      files they are rounded to bfloat16.
+      i + d/2. The periods are a weight that does not train, initialised as in timm and Hugging Face.
     - `"eva02"`: positions are scaled to a reference grid, and the angle is `position * 10000 ** (-4 j / d)`. Channel 2i
       is rotated with channel 2i + 1. There are no weights.
     - `"pe"` (Perception Encoder): as `"eva02"`, but the first half encodes the column and the second the row, and if
@@ -79,7 +69,7 @@ class RotaryEmbedding(BaseLayer):
 
     Args:
         kind: `"dinov3"`, `"eva02"` or `"pe"`.
-        size: d, the length of a head's queries and keys; a multiple of 4.
+        size: d, the length of a head's queries and keys; a multiple of 4, otherwise a ValueError.
         prefix_tokens: Tokens before the patches, which are not rotated.
         reference_grid: Rows and columns of the reference grid of `"eva02"` (16 by 16 in all published files) and
             `"pe"`; None: positions are whole numbers of patches on any grid.
@@ -89,9 +79,6 @@ class RotaryEmbedding(BaseLayer):
         scale: Optional scalar by which all positions are multiplied, as DINOv3 does at random in training.
 
     Output: float32 `(2, prefix_tokens + rows * columns, size)`, the sines and the cosines.
-
-    Raises:
-        ValueError: if `kind` is unknown or `size` is not a multiple of 4.
 
     Examples:
         >>> tuple(layers.RotaryEmbedding("eva02", size=8)(np.zeros((1, 2, 3, 16), "float32")).shape)

@@ -89,17 +89,8 @@ def bit_conv(
 ) -> StdConv2D:
     """Returns a new `StdConv2D` as BiT has it: zeros on every side, its own epsilon, added to the variance.
 
-    Args:
-        name: Name of the layer.
-        filters: Number of output channels.
-        size: Rows and columns of the kernel.
-        strides: Step in both directions.
-        padding: Number of zeros on every side.
-        folded: Whether the stored kernel is standardised.
-        dtype: Dtype or dtype policy of the layer; None for Keras's default.
-
-    Returns:
-        The layer; input `(batch, height, width, channels)`, output `(batch, rows, columns, filters)`.
+    `filters`, `size`, `strides`, `padding` and `folded` are as in `StdConv2D`, `name` and `dtype` as in every layer.
+    Output `(batch, rows, columns, filters)`.
 
     Examples:
         >>> tuple(layers.bit_conv("conv", filters=8, size=3, padding=1)(np.zeros((1, 4, 4, 3), "float32")).shape)
@@ -128,14 +119,9 @@ class GroupNormalization(keras.layers.GroupNormalization, BaseLayer):
 def group_norm(name: str, dtype: DType, epsilon: float = 1e-6, gamma: str = "ones") -> GroupNormalization:
     """Returns a new layer of group normalisation over 32 groups of channels (Wu and He, 2018), as in Flax.
 
-    Args:
-        name: Name of the layer.
-        dtype: Dtype policy of the layer.
-        epsilon: Added to the variance.
-        gamma: Initializer of the factors; `"zeros"` at the end of a branch.
-
-    Returns:
-        The layer; input and output `(batch, height, width, channels)`, channels a multiple of 32.
+    `gamma` is the initializer of the factors, `"zeros"` at the end of a branch; `epsilon` is added to the variance;
+    `name` and `dtype` are as in every layer. Input and output are `(batch, height, width, channels)`, channels a
+    multiple of 32.
 
     Examples:
         >>> tuple(layers.group_norm("norm", "float32")(np.zeros((1, 4, 4, 32), "float32")).shape)

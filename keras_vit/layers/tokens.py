@@ -500,10 +500,7 @@ class TokenMap(BaseLayer):
     prefix_tokens: int = 1
 
     def call(self, tokens: Tensor, patches: Tensor | None = None) -> Tensor:
-        """Returns the patch tokens as a map `(batch, rows, columns, D)`, for the grid of `patches` if given.
-
-        The backend raises an error of its own if the tokens do not fill the grid.
-        """
+        """Returns the patch tokens as a map `(batch, rows, columns, D)`, for the grid of `patches` if given."""
         rows, columns = self.grid_size if patches is None else ops.shape(patches)[1:3]
         return reshape(tokens[:, self.prefix_tokens :], (-1, rows, columns, tokens.shape[-1]))
 

@@ -31,8 +31,7 @@ class ModelOptions(TypedDict, total=False):
             position embeddings are resized.
         classes: Outputs of the head. If the source has another number, the head is new and zero-initialised, and the
             pre-logits are dropped, as in the original. No effect without the top, as in keras.applications.
-        class_names: Names of the outputs, in order. None: the names in the file, or in a `classes.txt` beside it that
-            has as many lines as the file has classes.
+        class_names: Names of the outputs, in order. None: those of the file, or of a `classes.txt` beside it that fits.
         include_top: Whether to keep the head and the other layers after pooling.
         pooling: `"token"`, `"token_dist"`, `"avg"`, `"token_avg"` or `"map"`; `"none"` puts the head on every token.
             None: the source's pooling, or no pooling without the top. A BiT has only `"avg"` and `"none"`.
@@ -526,14 +525,8 @@ def restore_training(model: keras.Model, adapters: Mapping[str, Any], frozen_wei
 def merge_lora(model: Any) -> Any:
     """Returns a new model with LoRA's adapters merged into the kernels, which computes the same.
 
-    Args:
-        model: A model of this package with adapters. It is not changed.
-
-    Returns:
-        The new model, with the variables that it had before `add_lora`, all of them trainable.
-
-    Raises:
-        ValueError: if the model has no adapters, or its kernels are quantized.
+    It has the variables that `model` had before `add_lora`, all of them trainable. Raises ValueError if the model has
+    no adapters, or its kernels are quantized.
 
     Examples:
         >>> adapted = keras_vit.VisionTransformer(config)

@@ -40,16 +40,9 @@ _BLOCK = re.compile(r"block_(-?\d+)(?:/(.+))?")
 
 
 def feature_names(model: VisionTransformer | BiT) -> tuple[str, ...]:
-    """Returns the names of all intermediate results that `feature_extractor` can return, in the order of computing.
+    """Returns the names of all results that `feature_extractor` can return, in the order of computing.
 
-    Args:
-        model: A `VisionTransformer`, or a `BiT`.
-
-    Returns:
-        Names such as `"block_0/attention"`.
-
-    Raises:
-        TypeError: if `model` is of another type.
+    TypeError unless `model` is a `VisionTransformer` or a `BiT`.
 
     Examples:
         >>> keras_vit.feature_names(small)[:3]
@@ -59,38 +52,27 @@ def feature_names(model: VisionTransformer | BiT) -> tuple[str, ...]:
 
 
 def feature_extractor(model: VisionTransformer | BiT, features: Sequence[str], layout: str = "tokens") -> keras.Model:
-    """Returns a model with the same weights whose outputs are intermediate results by name, in one pass.
+    """Returns a model with the same weights whose output is a dict of intermediate results by name, in one pass.
+
+    Its attribute `config` is the config of `model`, which is not saved with it.
 
     Args:
         model: A `VisionTransformer`, or a `BiT`.
-        features: Names from `feature_names(model)`:
+        features: Names from `feature_names(model)`; ValueError lists them.
 
-            - `"block_0"`, `"block_1"`, ... or from the end `"block_-1"`, ...: the output of a block, `(batch, tokens,
-              D)`. With `/attention` the output of attention, with `/+attention` its sum with the input, with `/mlp` the
-              output of the MLP, with `/attention_weights` `(batch, heads, tokens, tokens)`, float32 or better.
-            - `"stem"`, `"embedded"`, `"before_norm"`, `"encoded"`, `"pooled"`, `"logits"`, `"predictions"`: see
-              `FEATURES` and, for a `BiT`, `BIT_FEATURES`. The `last_hidden_state` of transformers is `"encoded"`, for
-              CLIP `"before_norm"`. `"pre_logits"` is the input of the head. `"logits_2d"` is the head applied to every
-              patch, `(batch, rows, columns, classes)`, as in big_vision.
-            - for a `BiT` and for hybrids `"stage_1"` to the last stage of the ResNet, and single units such as
-              `"block1_unit1"`: `(batch, rows, columns, channels)`; for hybrids also `"root"`.
+            - `"block_0"`, or from the end `"block_-1"`: the output of a block, `(batch, tokens, D)`. With `/attention`
+              the output of attention, `/+attention` its sum with the input, `/mlp` the output of the MLP,
+              `/attention_weights` `(batch, heads, tokens, tokens)`.
+            - `"stem"`, `"embedded"`, `"encoded"`, `"pooled"` and `"pre_logits"`, the input of the head. transformers'
+              `last_hidden_state` is `"encoded"`, for CLIP `"before_norm"`.
+            - for a `BiT` and hybrids `"stage_1"`, ..., `"block1_unit1"`, ...: `(batch, rows, columns, channels)`.
         layout: `"tokens"`: sequences stay `(batch, tokens, D)`. `"map"`: they become `(batch, rows, columns, D)`,
-            without the tokens before the patches, as detectors and segmentation heads read them. Maps, vectors and
-            attention weights are the same in both.
-
-    Returns:
-        A functional Keras model whose output is a dict from each given name to its tensor. Its attribute `config` is
-        the config of `model`, which is not saved with it.
-
-    Raises:
-        TypeError: if `model` is of another type.
-        ValueError: if `features` is a string, empty, or has a name that the model does not have (the message lists the
-            names), or `layout` is unknown.
+            without the tokens before the patches, as detectors and segmentation heads read them.
 
     Examples:
         >>> extractor = keras_vit.feature_extractor(model, ["block_-1", "pre_logits"], layout="map")
-        >>> {name: tuple(value.shape) for name, value in extractor(images).items()}
-        {'block_-1': (4, 6, 6, 96), 'pre_logits': (4, 96)}
+        >>> extractor(images)["block_-1"].shape[1:]
+        (6, 6, 96)
     """
     table = _table(model)
     check_choice("layout", layout, ("tokens", "map"))

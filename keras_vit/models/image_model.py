@@ -375,20 +375,14 @@ class ImageModel(ConfiguredModel):
         until: str | None = None,
         any_size: bool = False,
     ) -> Any:
-        """Runs the model with other functions in place of some of its layers.
+        """Runs the model with other functions in place of some of its layers; ValueError for a layer that it lacks.
 
         Args:
             images: A tensor or an array `(batch, height, width, channels)`, or a symbolic tensor.
             replace: A dict from names of layers to functions `f(layer, *args, **options)`, which are called in place of
                 `layer(*args, **options)`.
-            until: The name of the last layer to run; None for all layers.
+            until: The name of the last layer to run, whose output is returned; None for all layers.
             any_size: Whether images may have another size than the model's; the functions in `replace` must handle it.
-
-        Returns:
-            The output of the layer `until`, or the outputs of the model.
-
-        Raises:
-            ValueError: if the model has no such layer, or the images do not fit the model.
 
         Examples:
             >>> small.run(images[:, :8, :8], {"pooling": lambda layer, tokens: tokens[:, 0]}, until="pooling").shape[0]
@@ -438,19 +432,11 @@ class ImageModel(ConfiguredModel):
             )
 
     def preprocess(self, images: Any) -> Any:
-        """Preprocesses pictures for this model: reads, resizes, crops and normalises them as its publisher does.
+        """Returns pictures as `model.predict` takes them: read, resized, cropped and normalised as its publisher does.
 
-        Args:
-            images: One or several paths, file objects, PIL images, arrays or tensors, as in
-                `keras_vit.preprocessing.Pipeline`. Also works in `tf.data`: `data.map(model.preprocess)`.
-
-        Returns:
-            float32 array `(batch, height, width, channels)` for `model.predict`; inside `tf.data` maps a tensor.
-
-        Raises:
-            OSError: if a file cannot be opened.
-            TypeError, ValueError: if an image cannot be decoded, or values are not pixels.
-            ImportError: if Pillow is needed and not installed.
+        `images` are one or several paths, file objects, PIL images, arrays or tensors (see
+        `keras_vit.preprocessing.Pipeline.resized`, also for errors). The result is float32
+        `(batch, height, width, channels)`. Also works in `tf.data`: `data.map(model.preprocess)`.
 
         Examples:
             >>> small.preprocess("photo.jpg").shape
@@ -469,19 +455,16 @@ class ImageModel(ConfiguredModel):
         another number of `channels`, the first kernel is adapted by timm's rule: the sum over RGB for one channel,
         otherwise RGB repeated and scaled. Name, dtype policy, adapters and frozen layers stay; reinitialised layers
         train, unless the whole model is frozen. A model for segmentation, detection or depth can change only its image
-        size and the fields in `config.SETTINGS`, a quantized model only its name and these fields.
+        size and the fields in `config.SETTINGS`. A quantized model can change only its name and these fields.
 
         Args:
             name: Name of the new model; None: the same name.
             dtype: Dtype policy of the new model; None: the same policy.
             fresh: Names of layers to reinitialise, such as `"head"`.
-            changes: New values of fields of the config, such as `image_size=384, classes=37`. `image_size="dynamic"` is
-                for any size at run time.
+            changes: New values of fields, such as `image_size=384` (`"dynamic"` for any size at run time) or
+                `classes=37`.
 
-        Raises:
-            TypeError, ValueError: if the config has no such field, a value is invalid, the weights do not fit it
-                (`width`, `depth`, ...) or would be lost without `fresh`, `fresh` names an unknown layer, `dtype` is
-                unknown, or the weights are quantized.
+        TypeError or ValueError if a field or value is invalid, or weights do not fit or would be lost without `fresh`.
         """
         config = changed_config(self._config, changes)
         fresh = {fresh} if isinstance(fresh, str) else set(fresh)
@@ -503,37 +486,23 @@ class ImageModel(ConfiguredModel):
         return model
 
     def with_image_size(self, image_size: int | tuple[int, int] | str) -> Self:
-        """Returns a new model for images of another size, with position embeddings resized.
-
-        `image_size` is an integer, (height, width), or `"dynamic"` for any size at run time. Raises TypeError or
-        ValueError for sizes that are not whole patches, quantized weights, and MLP-Mixers, which have one size.
-        """
+        """Returns a new model for images of another size in pixels, or `"dynamic"` (see `with_config`)."""
         return self.with_config(image_size=image_size)
 
     def optimize_for_inference(self, *, verbose: bool = True) -> Self:
-        """Returns a new model with the same outputs that is faster at inference.
+        """Returns a new model with the same outputs that is faster at inference. `verbose` prints the steps taken.
 
-        - `class_token_only`: with `pooling="token"`, the last block computes only the class token (and the distillation
-          token for a second head). `feature_extractor` and `keras_vit.inspection` need all tokens: use
-          `model.with_config(class_token_only=False)` for them.
+        - `class_token_only`: with `pooling="token"`, the last block computes only the tokens that heads read. Use
+          `model.with_config(class_token_only=False)` for `feature_extractor` and `keras_vit.inspection`.
         - `stem_folded`, or `folded` for a `BiT`: the kernels of the ResNet are standardised permanently.
-        - `preprocessing_folded`: if the model normalises pixels itself and computes in float32, the normalisation is
-          merged into the patch embedding.
+        - `preprocessing_folded`: normalisation in the model is merged into the patch embedding, in float32.
         - `jit_compile`: in TensorFlow on CPUs, for images of one size, `predict` is compiled with XLA, unless
           `KERAS_VIT_XLA=0`. It is not saved, and `compile` resets it.
         - `kernels_packed`: in PyTorch on AMD CPUs with AVX-512, or with `KERAS_VIT_ONEDNN=1`, dense layers keep a
-          second copy of their kernels in oneDNN's order. Kernels that are assigned or trained are packed again, except
-          through `.data`. It is not saved or copied; `model.kernels_packed = False` frees the memory.
+          second copy of their kernels in oneDNN's order, made again when they change, except through `.data`. It is not
+          saved or copied; `model.kernels_packed = False` frees the memory.
 
-        In float32, outputs differ by rounding, below 1e-4. Dtype and LoRA's adapters stay. `.npz` and `.safetensors`
-        files cannot hold folded weights. The new model is not compiled.
-
-        Args:
-            verbose: Whether to print which steps were taken, and why others were not.
-
-        Raises:
-            ValueError: if the weights are quantized and a field of the config would change.
-            RuntimeError: in TensorFlow on CPUs, for a strategy over several processes.
+        In float32, outputs differ by less than 1e-4. `.npz` and `.safetensors` files cannot hold folded weights.
         """
         steps = inference_steps(self)
         changes: dict[str, Any] = {step.name: True for step in steps if step.obstacle is None and step.is_field}
@@ -552,10 +521,7 @@ class ImageModel(ConfiguredModel):
 
     @property
     def kernels_packed(self) -> bool:
-        """Whether dense layers keep a second copy of their kernels in oneDNN's order (PyTorch on CPUs only).
-
-        Setting it raises TypeError unless it is True or False, ValueError for True if no kernel can be packed.
-        """
+        """Whether dense layers keep a copy of their kernels in oneDNN's order; ValueError if set where it cannot be."""
         kernels = packable_kernels(self)
         return bool(kernels) and all(map(is_packed, kernels))
 
@@ -575,10 +541,7 @@ class ImageModel(ConfiguredModel):
             unpack_kernels(weight.value for weight in self.weights)
 
     def name_classes(self, class_names: Iterable[str] | None) -> None:
-        """Sets `config.class_names`, the names of the head's outputs in order, or None.
-
-        Raises TypeError or ValueError unless there is one name for each class.
-        """
+        """Sets `config.class_names` in the order of the head's outputs, or None; ValueError for another number."""
         self._config = self._config.replace(class_names=class_names)
 
 

@@ -96,11 +96,7 @@ class TextEncoder(ConfiguredModel):
         return self._config
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Returns embeddings `(batch, projection or width)` of token ids `(batch, context)`.
-
-        Raises ValueError for ids, given by position, of another shape, or in NumPy arrays no integers of 0 to
-        `vocabulary - 1`.
-        """
+        """Returns embeddings `(batch, projection or width)` of token ids `(batch, context)`; ValueError for others."""
         if args:
             self.check_ids(args[0])
         return super().__call__(*args, **kwargs)

@@ -260,15 +260,9 @@ class VisionTransformer(ImageModel):
 
         The patch embedding is resized by FlexiViT's pseudo-inverse method (see `layers.resize_patch_kernel`), position
         embeddings by `config.interpolation`. Load a FlexiViT with `interpolation="bilinear_antialias"`, and derive
-        every size directly from that model, because each resizing loses information.
-
-        Args:
-            patch_size: An integer or (height, width) in pixels; for hybrids in cells of the ResNet's map.
-            image_size: An integer or (height, width) in pixels; None: the same size.
-
-        Raises:
-            TypeError, ValueError: if a size is invalid, or the image is not a whole number of patches; the message
-                names the nearest sizes. Also if the weights are quantized, folded or of an MLP-Mixer.
+        every size directly from that model, because each resizing loses information. Sizes are in pixels; `patch_size`
+        of hybrids is in cells of the ResNet's map. Raises TypeError or ValueError as `with_config`; for sizes that are
+        not whole patches, with the nearest sizes.
         """
         config = self.config
         image_size = config.image_size if image_size is None else image_size
@@ -277,16 +271,11 @@ class VisionTransformer(ImageModel):
     def with_classes(
         self, classes: int | None, keep_pre_logits: bool = False, *, class_names: Sequence[str] | None = None
     ) -> "VisionTransformer":
-        """Returns a new model with the same weights and a new, zero-initialised head.
+        """Returns a new model with the same weights and a new, zero-initialised head for `classes` classes.
 
-        Args:
-            classes: Number of outputs of the new head; None for no head.
-            keep_pre_logits: Whether to keep the tanh layer before the head. The original drops it for fine-tuning.
-            class_names: Names of the outputs.
-
-        Raises:
-            TypeError, ValueError: if `classes` is not a positive integer or the number of `class_names`, the model has
-                neither head nor pooling, or its weights are quantized.
+        None gives a model without a head. `keep_pre_logits` keeps the tanh layer before the head, which the original
+        drops for fine-tuning. Raises TypeError or ValueError if the model has neither head nor pooling, its weights are
+        quantized, or `class_names` do not fit.
         """
         heads = ("head", "head_dist") if self.config.distillation_head else ("head",)
         return self.with_config(
@@ -297,10 +286,7 @@ class VisionTransformer(ImageModel):
         )
 
     def folded(self) -> "VisionTransformer":
-        """Returns a new model for inference whose ResNet kernels are standardised permanently; outputs are the same.
-
-        Raises ValueError for a ResNet with quantized weights.
-        """
+        """Returns a new model for inference, with ResNet kernels standardised permanently and the same outputs."""
         return self.with_config(stem_folded=self.config.stem_stages is not None)
 
 
@@ -352,10 +338,7 @@ class BiT(ImageModel):
         return self._config
 
     def with_classes(self, classes: int | None, *, class_names: Sequence[str] | None = None) -> "BiT":
-        """Returns a new model with the same weights and a new, zero-initialised head for `classes` classes.
-
-        `classes=None` gives a model without a head. Errors are as in `VisionTransformer.with_classes`.
-        """
+        """Returns a new model with a new, zero-initialised head, as `VisionTransformer.with_classes`; None: no head."""
         return self.with_config(classes=classes, class_names=class_names, fresh=("head",) if classes else ())
 
     def folded(self) -> "BiT":

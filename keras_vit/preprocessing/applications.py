@@ -21,24 +21,19 @@ SUM_TOLERANCE = 0.02  # of a softmax over thousands of classes in bfloat16
 def preprocess_input(images: Any, mean: float | Sequence[float] = 0.5, std: float | Sequence[float] = 0.5) -> Any:
     """Returns normalised pixels: `(images / 255 - mean) / std`, by default in [-1, 1].
 
-    All official checkpoints were trained with values in [-1, 1]. For other checkpoints, the model's config has the mean
-    and standard deviation (`model.config.pixel_mean`, `pixel_std`), and `model.preprocess` uses them.
+    All official checkpoints were trained with values in [-1, 1]. For other checkpoints, `model.preprocess` uses
+    `model.config.pixel_mean` and `pixel_std`. The result is float32 of the same shape: a tensor for a tensor, otherwise
+    an array. A warning is given if floats seem to be scaled or standardised already.
 
     Args:
-        images: Values in 0..255 of any integer or float dtype, `(batch, height, width, 3)` or
-            `(height, width, 3)`: a NumPy array, a list of equally large images, or a tensor of TensorFlow
-            (also inside `tf.data` maps), JAX, torch or Keras (also symbolic).
+        images: Values in 0..255 of any integer or float dtype, `(batch, height, width, 3)` or `(height, width, 3)`: an
+            array, a list of equally large images, or a tensor of any backend (also in `tf.data` maps, or symbolic).
         mean: Mean to subtract from pixels of 0..1: a number, or one for each channel.
         std: Standard deviation to divide by, likewise.
 
-    Returns:
-        float32 of the same shape: a tensor of the same kind for a tensor, otherwise a new NumPy array. Values of arrays
-        are checked: a warning is given if floats seem to be scaled to [-1, 1] or standardised already.
-
     Raises:
-        ValueError: if images have another shape or values that are not pixels, `mean` or `std` is neither one number
-            nor three, or not finite, or `std` is not above 0.
-        TypeError: if images, `mean` or `std` hold no integers or floats.
+        TypeError, ValueError: if images have another shape or values that are not pixels, or `mean` or `std` is
+            invalid.
 
     Examples:
         >>> keras_vit.preprocess_input(np.array([[[0, 255, 51]]], "uint8"))
@@ -74,24 +69,17 @@ def decode_predictions(
 ) -> list[list[tuple[str, str, float]]]:
     """Returns the names of the best classes of each image, as `keras.applications` does.
 
-    Without `class_names`, 1,000 classes get the names of ImageNet-1k (`imagenet1k_classes`), 21,843 classes the names
-    of ImageNet-21k (`imagenet21k_classes`). Other numbers of classes are named by index, such as `"class_123"`.
+    Each image has a list of tuples `(id, name, score)`, best first. Without `class_names`, 1,000 and 21,843 classes get
+    ids and names of ImageNet-1k and ImageNet-21k, others `"class_123"`.
 
     Args:
-        probabilities: `(batch, classes)`, an array or a tensor of any backend. Logits can be ranked, with a warning
-            because they do not sum to 1.
+        probabilities: `(batch, classes)`, an array or a tensor of any backend. Logits can be ranked, with a warning.
         top: Number of classes to return for each image.
         class_names: One name, or one `(id, name)` pair, for each class in order.
-        threshold: For images with several labels: smallest score of a class, one number or one for each class. None:
-            the best classes, whatever their scores.
-
-    Returns:
-        A list for each image of `top` tuples `(id, name, score)`, best first; fewer if scores are below `threshold`.
-        The id is the WordNet id of ImageNet's class (`"n02099601"`), the id of a given pair, or `"class_<index>"`.
+        threshold: For images with several labels: smallest score of a class, one number or one for each class.
 
     Raises:
-        ValueError, TypeError: if scores are not `(batch, classes)` or not finite, or `top`, `class_names` or
-            `threshold` do not fit.
+        TypeError, ValueError: if scores are not `(batch, classes)` or not finite, or another argument does not fit.
 
     Examples:
         >>> keras_vit.decode_predictions([[0.25, 0.75]], top=1, class_names=["cat", "dog"])
@@ -122,20 +110,12 @@ def decode_predictions(
 
 
 def imagenet1k_classes() -> tuple[tuple[str, str], ...]:
-    """Returns the 1,000 classes of ImageNet-1k (ILSVRC 2012), in the order of outputs: pairs of WordNet id and name.
-
-    The name is the first of WordNet's words for the class, with spaces (`"great white shark"`). Two names
-    occur twice, `"crane"` (the bird and the machine) and `"maillot"`: their ids differ.
-    """
+    """Returns the 1,000 classes of ImageNet-1k in the order of outputs: pairs of WordNet id and first name."""
     return _classes("imagenet1k_classes.tsv")
 
 
 def imagenet21k_classes() -> tuple[tuple[str, str], ...]:
-    """Returns the 21,843 classes of the official models of ImageNet-21k: pairs of WordNet id and name, by id.
-
-    That is the order of the outputs. Names are those of `imagenet1k_classes`; 1,742 occur more than once. Sources:
-    `weights/README.md`.
-    """
+    """Returns the 21,843 classes of ImageNet-21k in the order of outputs: pairs of WordNet id and first name."""
     return _classes("imagenet21k_classes.tsv")
 
 
@@ -165,16 +145,10 @@ def _pairs(classes: int, names: Any) -> Sequence[tuple[str, str]]:
 
 
 def sample_image(name: str = "character.png") -> str:
-    """Returns the path of a picture that is installed with the package.
+    """Returns the path of a picture that is installed with the package, for `model.preprocess` and `load_image`.
 
-    Args:
-        name: `"character.png"`, a printed R, or `"digit.png"`, a handwritten 5. The small model `glyphs` reads both.
-
-    Returns:
-        A path, which `model.preprocess`, `load_image` and the command line take.
-
-    Raises:
-        ValueError: if there is no such picture; the message names those that are there.
+    `name` is `"character.png"`, a printed R, or `"digit.png"`, a handwritten 5; ValueError for another. The small model
+    `glyphs` reads both.
 
     Examples:
         >>> images = model.preprocess(keras_vit.sample_image("character.png"))
@@ -210,23 +184,14 @@ class LabelSet:
 
 @functools.cache
 def label_set(name: str) -> LabelSet:
-    """Returns the classes of a data set by its name.
+    """Returns the classes of a data set as a `LabelSet` (sources in `weights/README.md`); ValueError for another name.
 
-    Args:
-        name: `"ade20k"` (150 classes), `"coco"` (133: 80 things, then 53 kinds of stuff), `"cityscapes"` (19) or
-            `"voc2012"` (21 with the background).
-
-    Returns:
-        A `LabelSet`. The sources are in `weights/README.md`.
-
-    Raises:
-        ValueError: if there is no such data set.
+    `name` is `"ade20k"` (150 classes), `"coco"` (133: 80 things, then 53 kinds of stuff), `"cityscapes"` (19) or
+    `"voc2012"` (21 with the background).
 
     Examples:
         >>> segmentation.label_set("cityscapes").names[:2]
         ('road', 'sidewalk')
-        >>> segmentation.label_set("voc2012").colours[1]
-        (128, 0, 0)
     """
     check_choice("name", name, LABEL_SETS)
     found = json.loads((weights_folder() / "label_sets.json").read_text(encoding="utf-8"))[name]
@@ -235,24 +200,12 @@ def label_set(name: str) -> LabelSet:
 
 
 def naflex_size(height: int, width: int, patch: int = 16, patches: int = 256) -> tuple[int, int]:
-    """Returns the height and width, in pixels, to which SigLIP 2 NaFlex resizes a picture.
+    """Returns the height and width, in pixels, to which SigLIP 2 NaFlex resizes a picture of `height` and `width`.
 
-    Both are multiples of `patch`, for a grid of at most `patches` patches; small pictures are enlarged. The scale is
-    searched by bisection, as in transformers (`image_processing_siglip2.py`) and big_vision (`ops_naflex.py`). Load a
-    model for that size with `keras_vit.load(path, image_size=naflex_size(height, width))`.
-
-    Args:
-        height: Height of the picture, in pixels.
-        width: Width of the picture, in pixels.
-        patch: Side of a patch, in pixels.
-        patches: The largest number of patches.
-
-    Returns:
-        Height and width in pixels.
-
-    Raises:
-        ValueError: if an argument is not a positive integer, or the picture is so long and narrow that more than
-            `patches` patches are left at the smallest scale.
+    Both are multiples of `patch`, the side of a patch, for a grid of at most `patches` patches; small pictures are
+    enlarged. The scale is searched by bisection, as in transformers (`image_processing_siglip2.py`) and big_vision
+    (`ops_naflex.py`). Load a model for that size with `keras_vit.load(path, image_size=naflex_size(height, width))`.
+    ValueError if an argument is not a positive integer, or the picture is too long and narrow.
 
     Examples:
         >>> keras_vit.preprocessing.naflex_size(480, 640)

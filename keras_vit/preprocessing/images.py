@@ -111,11 +111,9 @@ class Pipeline(Options):
                 pictures or TIFFs of any number of channels, which need tifffile.
 
         Raises:
-            OSError: if a file cannot be opened, such as FileNotFoundError.
-            TypeError: if images hold no integers or floats, or are symbolic.
-            ValueError: if an image cannot be decoded, has another shape or number of channels or values outside 0..255,
-                or arrays of a batch differ in size.
-            ImportError: if Pillow is missing, or tifffile for a TIFF whose number of channels is not three.
+            OSError, ImportError: if a file cannot be opened; if Pillow or tifffile is missing.
+            TypeError, ValueError: if an image cannot be decoded, is symbolic, or has another shape, other values or
+                sizes.
         """
         if isinstance(images, (list, tuple)):
             shapes = {tuple(image.shape) for image in images if hasattr(image, "shape")}
@@ -164,12 +162,11 @@ def load_image(
     crop_fraction: float | None = None,
     orient: bool = True,
 ) -> np.ndarray:
-    """Reads an image file as RGB pixels, and resizes it if a size is given.
+    """Reads an image file as RGB pixels, and resizes it if a size is given; for a model, use `model.preprocess`.
 
-    For a model, use `model.preprocess(file)`, which does all its preprocessing. All modes become RGB as in
-    `tf.io.decode_image(channels=3)`, except for the rounding of JPEG: grey is repeated, palettes are looked up, of 16
-    bits the upper 8 are kept, CMYK is converted without a colour profile, transparency is dropped. Of an animation, the
-    first frame is read.
+    All modes become RGB as in `tf.io.decode_image(channels=3)`, except for the rounding of JPEG: grey is repeated,
+    palettes are looked up, of 16 bits the upper 8 are kept, CMYK is converted without a colour profile, transparency is
+    dropped. Of an animation, the first frame is read.
 
     Args:
         file: A path, a binary file object, or a `PIL.Image.Image` (it is not changed).
@@ -178,18 +175,16 @@ def load_image(
             the aspect ratio, scale until the image covers `image_size / crop_fraction`, and cut out the centre. Their
             pixels are whole numbers.
         interpolation: For `"squash"`: one of `keras_vit.interpolation.METHODS`; by default as `tf.image.resize`.
-        crop_fraction: For `"big_vision"` (0.875) and `"timm"` (0.9): the share of each side that the crop keeps, in
-            (0, 1]; timm's 384-pixel models use 1.0.
+        crop_fraction: For `"big_vision"` (0.875) and `"timm"` (0.9): the share of each side that the crop keeps.
         orient: Whether to turn the image upright by its EXIF orientation, which the original code ignores.
 
     Returns:
         uint8 `(height, width, 3)` if `image_size` is `None`, otherwise float32 `(*image_size, 3)` in 0..255. After
-        `"squash"` values are not rounded, and cubic filters may reach beyond 0..255. `preprocess_input` takes both.
+        `"squash"` values are not rounded, and cubic filters may reach beyond 0..255.
 
     Raises:
-        OSError: if the file cannot be opened, such as FileNotFoundError.
-        ValueError, TypeError: if the file is not an image that Pillow can decode, or an argument is wrong.
-        ImportError: if Pillow is not installed.
+        OSError, ImportError: if the file cannot be opened, such as FileNotFoundError; if Pillow is not installed.
+        TypeError, ValueError: if the file is not an image that Pillow can decode, or an argument is wrong.
 
     Examples:
         >>> keras_vit.load_image("photo.jpg", 224).shape
@@ -540,16 +535,8 @@ def _as_numbers(images: Any, name: str = "images") -> np.ndarray:
 def resize_images(images: Any, image_size: int | tuple[int, int], interpolation: str = "bilinear") -> np.ndarray:
     """Returns images scaled to a size, whatever their aspect ratio: float32, not rounded.
 
-    The values are in the range of the input, except that cubic filters may reach beyond it.
-
-    Args:
-        images: `(batch, height, width, channels)` or `(height, width, channels)`, with any number of channels.
-        image_size: `(height, width)` in pixels, or an integer for a square.
-        interpolation: One of `keras_vit.interpolation.METHODS`; by default as `tf.image.resize`, as in official code.
-
-    Raises:
-        ValueError: if images have another shape, no pixels or different sizes, or `interpolation` is unknown.
-        TypeError: if images hold no integers or floats, or `image_size` is not an integer or pair.
+    `images` are `([batch,] height, width, channels)`, with any number of channels and range. `interpolation` is one of
+    `keras_vit.interpolation.METHODS`; cubic ones may leave the range. TypeError or ValueError for other arguments.
     """
     images = _as_numbers(images)
     if images.ndim not in (3, 4) or 0 in images.shape[-3:-1]:

@@ -141,10 +141,7 @@ class MeanIoU:
         self._pictures += pictures
 
     def result(self, distribution: str | None = None) -> MeanIoUResult:
-        """Returns the metrics over the pictures of all processes, or with `"alone"` of this process.
-
-        Raises ValueError for another `distribution`, RuntimeError where the processes cannot work together.
-        """
+        """Returns the metrics over the pictures of all processes (see `connect`), or with `"alone"` of this process."""
         processes = connect(distribution)
         pictures = int(processes.total(np.int64(self._pictures)))
         return MeanIoUResult(pictures, *processes.total(self._counts), class_names=self.class_names)
@@ -158,20 +155,10 @@ def mean_iou(
     ignore: int | None = 255,
     class_names: Sequence[str] | None = None,
 ) -> MeanIoUResult:
-    """Returns the mean intersection over union of maps of classes, one picture at a time.
+    """Returns the mean intersection over union of maps of classes, one picture at a time, of this process alone.
 
-    Args:
-        predictions: Maps, integers `(height, width)`, in any iterable: the pictures may differ in size.
-        labels: As many, each as large as its prediction.
-        classes: As in `MeanIoU`, like the others.
-        ignore: Likewise.
-        class_names: Likewise.
-
-    Returns:
-        A `MeanIoUResult`, of this process alone.
-
-    Raises:
-        TypeError, ValueError: as in `MeanIoU`; ValueError if there are not as many labels as predictions.
+    `predictions` and `labels` are maps in any iterables, integers `(height, width)`, in pairs of one size. All else,
+    and errors, are as in `MeanIoU`; ValueError if there are not as many labels as predictions.
 
     Examples:
         >>> segmentation.mean_iou([[[0, 1]]], [[[0, 1]]], classes=2).mean_iou
@@ -193,7 +180,7 @@ def evaluate(
     distribution: str | None = None,
     progress: bool = True,
 ) -> MeanIoUResult:
-    """Returns the mean intersection over union on pictures with masks, each at its own size.
+    """Returns the mean intersection over union on pictures with masks, each at its own size, as a `MeanIoUResult`.
 
     Args:
         model: A segmentation model; an EoMT is used as for semantic segmentation.
@@ -205,9 +192,6 @@ def evaluate(
         distribution: None: all processes of the program share the pictures, and each gets the result for all.
             `"alone"`: this process evaluates by itself.
         progress: Whether to show a progress bar.
-
-    Returns:
-        A `MeanIoUResult`.
 
     Raises:
         TypeError, ValueError, OSError, ImportError: as `segment` and `open_masks`; ValueError also for a class whose

@@ -162,14 +162,16 @@ def segment(
 ) -> Segmentation:
     """Returns the segments of a picture of any size, found as the model's publisher does (`model.config.pictures`).
 
+    Source: EoMT's `training/lightning_module.py`, transformers' `EomtImageProcessor`, mmsegmentation as DINOv2 uses it.
+
     Args:
         model: A segmentation model, an `EoMT` or a `LinearSegmenter`, such as `keras_vit.load` returns.
         picture: A path, a binary file object, a PIL image, or an array or tensor `(height, width, channels)` of 0..255.
         task: `"semantic"`: a class for each pixel; `"panoptic"`: also which thing it is; `"instance"`: things alone,
             which may overlap. None for the one that the model's file says, else `"panoptic"`. A linear head knows
             `"semantic"` only.
-        stuff_classes: Numbers of the classes of which there are no single things, such as sky: with `"panoptic"` all
-            of one class are one segment. Authors' figures on COCO are with 80 to 132.
+        stuff_classes: Numbers of the classes of which there are no single things, such as sky: with `"panoptic"` all of
+            one class are one segment. Authors' figures on COCO are with 80 to 132.
         threshold: Scores, in 0..1, below which a query is not a segment. None: the publisher's, 0.8; not for
             `"semantic"`.
         overlap: For `"panoptic"` the least share of its mask that a segment keeps beside those above it.
@@ -182,13 +184,9 @@ def segment(
         A `Segmentation` of the size of the picture.
 
     Raises:
-        ImportError: if Pillow is missing for a file, or tifffile for a TIFF of other channels than three.
-        OSError: if the file is not there (FileNotFoundError) or cannot be opened.
-        TypeError, ValueError: if an argument is invalid, or the picture cannot be decoded, has other channels or
-            values, one side more than 50 times as long as the other, or a size that the model does not take.
-
-    Source: EoMT's `training/lightning_module.py` and `training/mask_classification_panoptic.py`; `EomtImageProcessor`
-    of transformers; `slide_inference` and `aug_test` of mmsegmentation, as DINOv2 calls them.
+        OSError, ImportError: if the file cannot be opened; if Pillow or tifffile is missing.
+        TypeError, ValueError: if an argument is invalid, or the picture cannot be decoded, is not RGB or too long for
+            the model.
 
     Examples:
         >>> result = keras_vit.segmentation.segment(eomt, "photo.jpg", task="semantic")

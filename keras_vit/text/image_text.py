@@ -191,10 +191,7 @@ class ImageText(WithTexts, SharedModel, keras.Model):
         return super().evaluate(self._pair(x), *args, **kwargs)
 
     def predict(self, x: Any, batch_size: int | None = None, *, verbose: Any = "auto") -> np.ndarray:
-        """Returns `logits` of all images and texts in the pair `x = (images, texts)`, not only those of the same batch.
-
-        `verbose` is ignored. Raises ValueError if `x` is not a pair.
-        """
+        """Returns `logits` of all images and texts in `x = (images, texts)`; ValueError if `x` is not a pair."""
         if not (isinstance(x, tuple) and len(x) == 2):
             raise ValueError(f"x must be a pair (images, texts), but {type(x).__name__} was given.")
         return self.logits(*x, batch_size=32 if batch_size is None else batch_size)
@@ -234,15 +231,7 @@ class ImageText(WithTexts, SharedModel, keras.Model):
     def embed_images(self, images: Any, batch_size: int = 32) -> np.ndarray:
         """Returns embeddings of images, float32 `(images, D)`, normalised to length 1.
 
-        Args:
-            images: An array or data set as for `image_encoder.predict`. Paths, PIL images and lists of them or of pixel
-                arrays (0 to 255) are preprocessed first.
-            batch_size: Number of images per step.
-
-        Raises:
-            TypeError, ValueError: if `batch_size` is not a positive integer, or the model does not take such images.
-            OSError: if a file is missing (FileNotFoundError) or cannot be opened.
-            ImportError: if Pillow is missing for a file, or tifffile for a TIFF that does not have three channels.
+        `images` are as for `image_encoder.predict`; files, PIL images and lists are preprocessed first.
         """
         whole_number("batch_size", batch_size, 1)
         if isinstance(images, (list, tuple, bytes)) or is_file(images):
@@ -255,10 +244,7 @@ class ImageText(WithTexts, SharedModel, keras.Model):
         return np.float32(self.scale) * similarities + np.float32(self.bias)
 
     def probabilities(self, images: Any, texts: str | Sequence[str]) -> np.ndarray:
-        """Returns probabilities, float32 `(images, texts)`; arguments and errors as in `logits`.
-
-        They sum to 1 over the texts if `activation` is `"softmax"`, and are independent if it is `"sigmoid"`.
-        """
+        """Returns float32 `(images, texts)`: softmax over the texts, or sigmoid, of `logits` (as `activation` says)."""
         logits = self.logits(images, texts)
         return softmax(logits) if self.activation == "softmax" else np.exp(-np.logaddexp(0, -logits))
 
@@ -271,28 +257,20 @@ class ImageText(WithTexts, SharedModel, keras.Model):
         batch_size: int = 32,
         progress: bool = True,
     ) -> VisionTransformer:
-        """Returns an image classifier for named classes, whose head is made of text embeddings.
+        """Returns an image classifier for named classes, whose head is made of text embeddings; it returns logits.
 
         The kernel of the head is the normalised embedding of each class times `scale`. It is multiplied with the
-        normalised image embedding (`config.unit_features`). The model does not contain the text tower.
+        normalised image embedding (`config.unit_features`). The model does not contain the text tower. Raises TypeError
+        or ValueError if an argument is wrong, ImportError if ftfy is missing for a CLIP.
 
         Args:
-            class_names: Names of the classes; they become `config.class_names`.
-            templates: Sentences with `{}` for the class name, or the name of a published list of them such as
-                `"openai_80"` (see `published_templates()`). The embedding of a class is the mean over its sentences.
+            class_names: Names of the classes, at least two different ones; they become `config.class_names`.
+            templates: Sentences with `{}` for the class name, or the name of a published list (see
+                `published_templates`). The embedding of a class is the mean over its sentences.
             averaging: Rule for this mean: `"openai"` (also open_clip), `"big_vision"` (SigLIP; removes capitals,
                 punctuation and text after a comma first) or `"lit"`. None for the rule of the model's family.
             batch_size: Number of texts per step.
             progress: Whether to show a progress bar.
-
-        Returns:
-            A `VisionTransformer` that returns logits; `with_config(classifier_activation=...)` returns probabilities.
-
-        Raises:
-            TypeError: if names are not strings, or `templates` is not a string or a collection of strings.
-            ValueError: if there are fewer than two names, names are empty or repeated (also after `averaging` changed
-                them), a template does not have one `{}`, another argument is out of range, or there is no tokenizer.
-            ImportError: if ftfy is missing, which cleans the texts of a CLIP.
         """
         names = checked_names(class_names)
         averaging = self.averaging if averaging is None else averaging
@@ -413,12 +391,9 @@ def load_image_text(
         An `ImageText`, or an `OpenVocabularyDetector` for an OWL.
 
     Raises:
-        OSError: if a file is missing (FileNotFoundError), cannot be read or downloaded (DownloadError), or a folder has
-            no weights (IsADirectoryError).
-        ImportError: if the tokenizer needs a package of the extra `text`.
-        TypeError: if `source` or `tokenizer` is not a path, or `image_size` is neither an integer nor a pair.
-        ValueError: if a name is unknown, a file is damaged or has no supported text tower, the tokenizer does not fit,
-            or `numerics="official"` does not exist for the model.
+        OSError, ImportError: as in `load`; if the tokenizer needs a package of the extra `text`.
+        TypeError, ValueError: as in `load`; if a file has no supported text tower, the tokenizer does not fit, or
+            `numerics="official"` does not exist for the model.
 
     Examples:
         >>> text.save_image_text(both, "both.npz", "big_vision")

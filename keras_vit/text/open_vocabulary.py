@@ -69,18 +69,8 @@ class OpenVocabularyDetector(WithTexts):
     ) -> Detector:
         """Returns a `Detector` for the named classes; it does not contain the text tower.
 
-        Args:
-            class_names: Names of the objects to find; they become `config.class_names`.
-            templates: Sentences with `{}` for the class name, or the name of a published list of them. The logit of a
-                class is the mean over its sentences, as in Scenic's evaluation.
-            batch_size: Number of texts per step.
-            progress: Whether to show a progress bar.
-
-        Raises:
-            TypeError: if names are not strings, or `templates` is not a string or a collection of strings.
-            ValueError: if names are missing, empty or repeated, a template does not have one `{}`, or there is no
-                tokenizer.
-            ImportError: if the tokenizer needs a package of the extra `text`.
+        Arguments and errors are as in `ImageText.zero_shot_classifier`, also for a single class. The logit of a class
+        is the mean over its sentences, as in Scenic's evaluation.
         """
         names = checked_names([class_names] if isinstance(class_names, str) else class_names, least=1)
         sentences = templates_of(templates)

@@ -37,9 +37,6 @@ def _published() -> dict[str, list[str]]:
 def imagenet_names() -> tuple[str, ...]:
     """Returns the 1,000 ImageNet-1k class names that OpenAI chose for CLIP, in the order of the classes.
 
-    Returns:
-        A tuple of strings; some differ from the WordNet names that `decode_predictions` shows.
-
     Examples:
         >>> text.imagenet_names()[2]
         'great white shark'
@@ -50,10 +47,9 @@ def imagenet_names() -> tuple[str, ...]:
 def published_templates() -> dict[str, tuple[str, ...]]:
     """Returns the published lists of templates by name, for `zero_shot_classifier(templates=name)`.
 
-    Returns:
-        A dict of tuples of strings: `"openai_80"` and `"openai_7"` (OpenAI's notebooks, ImageNet), 26 lists for other
-        data sets such as `"openai_cifar10"` (`data/prompts.md` of openai/CLIP), `"lit_8"` (LiT, and big_vision's
-        `clip_best`), `"huggingface_1"` (transformers' pipeline) and `"tcl"` (segmentation: arXiv 2212.00785 and TIPS).
+    They are `"openai_80"` and `"openai_7"` (OpenAI's notebooks, ImageNet), 26 lists for other data sets such as
+    `"openai_cifar10"` (`data/prompts.md` of openai/CLIP), `"lit_8"` (LiT, and big_vision's `clip_best`),
+    `"huggingface_1"` (transformers' pipeline) and `"tcl"` (segmentation: arXiv 2212.00785 and TIPS).
 
     Examples:
         >>> text.published_templates()["openai_oxfordpets"]

@@ -284,31 +284,33 @@ def _tensors(targets: Targets, outputs: Output) -> tuple[dict[str, Any], dict[st
 class DetectionLoss:
     """The loss of OWL-ViT: each box is given to one patch, whose classes and box are compared with it.
 
-    `loss(targets, outputs)` is `class_weight * classes + box_weight * boxes + giou_weight * giou`, a scalar that can be
-    differentiated; matching is inside, without a gradient. `classes` is the sigmoid focal loss of all patches, divided
-    by the number of labels that have a patch; `boxes` is the L1 distance of corners, and `giou` 1 minus the generalized
-    intersection over union, both of matched pairs and divided by their number.
+    `loss(targets, outputs)` is the sum of `class_weight * classes`, `box_weight * boxes` and `giou_weight * giou`, a
+    scalar that can be differentiated. `classes` is the sigmoid focal loss of all patches, divided by the number of
+    labels that have a patch. `boxes` is the L1 distance of corners, and `giou` is 1 minus the generalized intersection
+    over union; both are means over matched pairs. Matching uses the same factors, without a gradient (Scenic,
+    `projects/owl_vit/losses.py`).
 
     Args:
         focal_alpha: Weight of positive classes in the focal loss; negative classes have 1 minus it.
         focal_gamma: Exponent of the focal loss: the larger it is, the less confident predictions count.
-        class_weight: Factor of the focal loss, also in the matching.
-        box_weight: Factor of the L1 distance, likewise.
-        giou_weight: Factor of `giou`, likewise.
+        class_weight: Factor of the focal loss.
+        box_weight: Factor of the L1 distance.
+        giou_weight: Factor of `giou`.
         normalization: `"per_example"`: divides each picture by its own counts, then averages; `"global"`: divides by
             the counts of the batch.
 
+    Call arguments:
+        targets: For each picture `{"boxes": (M, 4), "labels": (M,)}`, centre and size in 0..1, and the class of each
+            box, or `(M, C)` of 0 and 1 where a box has several; M may be 0.
+        outputs: What a `Detector` returns.
+
     Raises:
         ImportError: if SciPy is not installed (the extra `segmentation`).
-        ValueError: if a number is out of its range or `normalization` is unknown; at call time, if targets do not fit.
-        KeyError: at call time, if targets or outputs lack one of their entries.
-
-    Source: `scenic/projects/owl_vit/losses.py` and `matching_base_models.py`.
+        ValueError, KeyError: if a number is out of its range; at call time, if targets or outputs do not fit.
 
     Examples:
         >>> outputs = {"logits": np.zeros((1, 4, 2)), "boxes": np.full((1, 4, 4), 0.5)}
-        >>> target = {"boxes": [[0.5, 0.5, 0.5, 0.5]], "labels": [1]}
-        >>> sorted(training.DetectionLoss().terms([target], outputs))
+        >>> sorted(training.DetectionLoss().terms([{"boxes": [[0.5, 0.5, 0.5, 0.5]], "labels": [1]}], outputs))
         ['boxes', 'classes', 'giou']
     """
 
@@ -328,13 +330,7 @@ class DetectionLoss:
         self.weights |= {"boxes": FROM_0("box_weight", box_weight), "giou": FROM_0("giou_weight", giou_weight)}
 
     def __call__(self, targets: Targets, outputs: Output) -> Any:
-        """Returns the loss of a batch, a scalar.
-
-        Args:
-            targets: For each picture `{"boxes": (M, 4), "labels": (M,)}`, centre and size in 0..1, and the class of
-                each box, or `(M, C)` of 0 and 1 where a box has several; M may be 0.
-            outputs: What a `Detector` returns.
-        """
+        """Returns the loss of a batch, a scalar."""
         terms = self.terms(targets, outputs)
         return sum((self.weights[name] * value for name, value in terms.items()), ops.zeros(()))
 
@@ -378,19 +374,9 @@ def _costs(loss: DetectionLoss, targets: Output, output: Output) -> Any:
 
 
 def match_boxes(targets: Targets, outputs: Output, loss: DetectionLoss | None = None) -> list[Match]:
-    """Assigns each true box to one patch, so that the total cost is lowest.
+    """Returns a `Match` for each picture: the patches `queries` have the boxes `targets`, at the lowest total cost.
 
-    Args:
-        targets: As of `DetectionLoss`.
-        outputs: What a `Detector` returns: `logits` `(N, P, C)` and `boxes` `(N, P, 4)`.
-        loss: The `DetectionLoss` whose factors weight the terms of the cost; None for its defaults.
-
-    Returns:
-        A `Match` for each picture, with M boxes: patch `queries[i]` has box `targets[i]`; `cost` is `(P, M)`.
-
-    Raises:
-        ImportError: if SciPy is not installed (the extra `segmentation`).
-        ValueError, KeyError: as `DetectionLoss.__call__` for targets.
+    `targets`, `outputs` and errors are as in `DetectionLoss`; `loss` gives the weights of the `cost` `(P, M)`.
 
     Examples:
         >>> outputs = {"logits": np.zeros((1, 2, 1)), "boxes": [[[0.5, 0.5, 1, 1], [0.2, 0.2, 0.1, 0.1]]]}

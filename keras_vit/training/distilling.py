@@ -23,15 +23,14 @@ class DistillationLoss(keras.losses.Loss):
 
     - `"hard"`: the cross-entropy of the student's logits with the teacher's class.
     - `"soft"`: T^2 / classes times the Kullback-Leibler divergence of the student's probabilities from the teacher's,
-      both of logits / T (DeiT divides by the number of classes, which other code does not).
+      both of logits / T (as in DeiT's losses.py; other code does not divide by the number of classes).
     - `"features"`: 1 - the cosine of the angle between two vectors.
 
-    The first two are `DistillationLoss` of DeiT's losses.py. Labels are `(batch, classes)`, as of `base`; predictions
-    `(batch, classes + 2 * width)`: the logits for `base`, then the student's and the teacher's outputs. With `"hard"`
-    and `"soft"` the width is the number of classes. `distillation` makes a model that predicts them.
+    Labels are `(batch, classes)`, as of `base`. Predictions are `(batch, classes + 2 * width)`: the logits for `base`,
+    then the student's and the teacher's outputs. `distillation` makes a model that predicts them.
 
     Args:
-        kind: `"hard"`, `"soft"` or `"features"`.
+        kind: `"hard"`, `"soft"` or `"features"`; with the first two, the width is the number of classes.
         alpha: Share of the distance, from 0 to below 1.
         temperature: T, of `"soft"` alone.
         base: The loss of the labels; None for `SoftmaxLoss()`.
@@ -98,24 +97,20 @@ def distillation(teacher: keras.Model, kind: str = "hard", alpha: float = 0.5, t
     A student with a distillation token (`create_model("DeiT-B/16-distilled")`) learns labels with its class token and
     the teacher's outputs with the distillation token; its output is the mean of both heads, as in DeiT. Any other model
     learns both with one head. With `kind="features"` the head learns the labels, and its input becomes similar to the
-    input of the teacher's head, after a linear layer if the widths differ. `val_loss` in the log includes the teacher;
-    the accuracy is the student's.
+    input of the teacher's head. A linear layer is between them if the widths differ. `val_loss` in the log includes the
+    teacher; the accuracy is the student's.
 
     Args:
         teacher: A Keras model from images to logits `(batch, classes)`, with the data's order of classes, or with
             `"features"` to vectors `(batch, width)`. A model of this package gets its own normalisation and may end
             with a softmax; any other model gets the student's inputs. Its weights become frozen (`trainable=False`),
             and checkpoints of the run contain them.
-        kind: As in `DistillationLoss`, like the next two.
+        kind: As in `DistillationLoss`, like the next two. `finetune` raises ValueError if the teacher does not fit.
         alpha: Share of the distance.
         temperature: T.
 
-    Returns:
-        What `finetune` takes as `task`.
-
     Raises:
-        TypeError: if the teacher is not a Keras model.
-        ValueError: as `DistillationLoss`; in `finetune`, if teacher and student do not fit each other.
+        TypeError, ValueError: if the teacher is not a Keras model; as `DistillationLoss`.
 
     Examples:
         >>> recipe, teacher = training.Recipe(steps=1, batch_size=2, image_size=8), keras_vit.VisionTransformer(config)

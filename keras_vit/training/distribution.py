@@ -88,12 +88,8 @@ def data_parallel(
         auto_shard_dataset: With several processes: whether Keras gives each its part of a `tf.data.Dataset`. False:
             each process gives its own part of every batch, in any form.
 
-    Returns:
-        The distribution, with the global batch along its axis `"batch"`.
-
     Raises:
-        RuntimeError: on a backend other than JAX, where Keras would take the result and ignore it.
-        ValueError: if `devices` is empty.
+        RuntimeError, ValueError: on a backend other than JAX; if `devices` is empty.
 
     Examples:
         >>> with training.data_parallel().scope():
@@ -105,25 +101,13 @@ def data_parallel(
 def model_parallel(
     model: Any, shards: int, devices: Sequence[str] | None = None, auto_shard_dataset: bool = True
 ) -> keras.distribution.ModelParallel:
-    """Returns a distribution in which a group of devices has one copy of the model, split among them.
+    """Returns a distribution in which each of several groups of devices has one copy of the model, split among them.
 
-    Each group gets a part of each batch. Used as `data_parallel`; batches must be a multiple of the number of groups.
-
-    Args:
-        model: The model to split, as in `layout_map`.
-        shards: Devices in a group; must divide the number of devices.
-        devices: As in `data_parallel`; the devices of a group follow each other.
-        auto_shard_dataset: As in `data_parallel`.
-
-    Returns:
-        The distribution, over a mesh `(groups, shards)` with the axes `"batch"` and `"model"`.
-
-    Raises:
-        RuntimeError, TypeError, ValueError: as `data_parallel` and `layout_map`; ValueError also for other `shards`.
+    Batches must be multiples of the number of groups. `layout_map` splits `model` over the `shards` devices of a group
+    (ValueError unless they divide all); otherwise as `data_parallel`.
 
     Examples:
-        >>> with training.model_parallel(config, shards=1, devices=["cpu:0"]).scope():
-        ...     split = keras_vit.VisionTransformer(config)
+        >>> scope = training.model_parallel(config, shards=1, devices=["cpu:0"]).scope()
     """
     devices = _devices(devices)
     if not isinstance(shards, int) or shards < 1 or len(devices) % shards:
@@ -140,17 +124,11 @@ def layout_map(model: Any, device_mesh: keras.distribution.DeviceMesh) -> keras.
     An optimizer's variables are split like the weights that they belong to.
 
     Args:
-        model: A config, a model, or the name of a variant such as `"ViT-L/16"`. The layout is the same for all; the
-            model is only needed to check the number of devices.
+        model: A config, a model, or the name of a variant, which the number of devices has to suit.
         device_mesh: With an axis named `"model"`, along which weights are split, and usually one named `"batch"`.
 
-    Returns:
-        A `LayoutMap` from patterns of weight paths to the mesh axes along which these weights are split.
-
     Raises:
-        TypeError: if `model` is of another kind.
-        ValueError: for an unknown variant; if the mesh has no axis `"model"`, or its length does not divide a weight
-            that would be split.
+        TypeError, ValueError: for another kind of `model`; if the axis is missing or does not divide a weight.
 
     Examples:
         >>> mesh = keras.distribution.DeviceMesh((1, 1), ["batch", "model"], ["cpu:0"])
@@ -176,13 +154,7 @@ def layout_map(model: Any, device_mesh: keras.distribution.DeviceMesh) -> keras.
 
 
 def split_weights(model: keras.Model) -> dict[str, Any]:
-    """Returns the weights of a model of this package that `layout_map` splits, by the paths of `weights_by_path`.
-
-    Args:
-        model: The model.
-
-    Returns:
-        From path to weight, in the order of `model.weights`.
+    """Returns the weights of `model` that `layout_map` splits, by the paths of `weights_by_path`.
 
     Examples:
         >>> list(training.split_weights(small))[:1]
@@ -195,17 +167,12 @@ def split_weights(model: keras.Model) -> dict[str, Any]:
 def save_sharded(model: keras.Model, path: str | os.PathLike[str]) -> None:
     """Writes weights, states of random generators and the optimizer's variables, which it builds, with Orbax.
 
-    Every process writes the pieces on its own devices; nothing is gathered. All processes call it, with a path that all
-    of them see. The folder appears when it is complete.
-
-    Args:
-        model: On the JAX backend; usually made in the scope of `model_parallel`.
-        path: The folder; it must be new.
+    Every process writes the pieces of `model` on its own devices; nothing is gathered. All processes call it with the
+    same new folder `path`, which appears when it is complete.
 
     Raises:
-        RuntimeError, ImportError: on another backend, where no model is split, or without Orbax.
-        FileExistsError: if there is something at `path`.
-        OSError, ValueError: Orbax's own, if the folder cannot be written.
+        RuntimeError, ImportError: on another backend than JAX, where no model is split, or without Orbax.
+        OSError, ValueError: if `path` exists (FileExistsError), or Orbax cannot write it.
 
     Example:
         >>> training.save_sharded(small, "checkpoints/step-1000")  # on JAX, with keras-vit-zoo[orbax]

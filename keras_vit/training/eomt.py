@@ -34,19 +34,10 @@ _DRAWS = 6  # what tells these random numbers from those of the data
 
 
 def mask_probabilities(step: Any, starts: Sequence[int], ends: Sequence[int], power: float = 0.9) -> np.ndarray:
-    """Returns the probability of masked attention for a query of each block in an update.
+    """Returns the probability of masked attention in each block with queries, float32 `(blocks,)`.
 
-    Args:
-        step: The update, counted from 0.
-        starts: The update at which the probability of each block begins to fall.
-        ends: The update from which on it is 0.
-        power: Exponent of the polynomial decay.
-
-    Returns:
-        The probabilities, float32 `(blocks,)`.
-
-    Raises:
-        ValueError: if there are not as many ends as starts, or one is not later.
+    It is 1 until update `starts[i]`, decays as a polynomial of exponent `power`, and is 0 from `ends[i]` on. `step` is
+    counted from 0. Raises ValueError unless each of `ends` is later than its start.
 
     Examples:
         >>> training.mask_probabilities(150, starts=[100, 200], ends=[200, 300], power=1.0).tolist()
@@ -77,20 +68,15 @@ def predictions(
 ) -> list[dict[str, Any]]:
     """Returns the predictions of an EoMT in training, before each block with queries and after the last one.
 
+    They are logits, `{"masks": (N, Q, rows, columns), "classes": (N, Q, classes + 1)}`.
+
     Args:
-        model: The model.
+        model: An `EoMT`; TypeError for another model.
         images: Normalised, as `model.predict` takes them.
         mask_probability: Probability that a query attends only inside its mask, a number or one for each block with
             queries.
-        draws: Uniform numbers `(blocks, batch, queries)`, where a probability is neither 0 nor 1.
-        rope_scale: What rotary coordinates are multiplied by; DINOv3's authors draw one for each batch, from 0.5 to 2.
-
-    Returns:
-        For each place, in order, `{"masks": (N, Q, rows, columns), "classes": (N, Q, classes + 1)}`, logits.
-
-    Raises:
-        TypeError: if `model` is not an EoMT.
-        ValueError: as `EoMT.predictions`, so where a probability between 0 and 1 has no `draws`.
+        draws: Uniform numbers `(blocks, batch, queries)`; ValueError without them for probabilities between 0 and 1.
+        rope_scale: Factor of rotary coordinates; DINOv3's authors draw one for each batch, from 0.5 to 2.
 
     Examples:
         >>> len(training.predictions(keras_vit.EoMT(eomt_config), small_images)) == eomt_config.query_blocks + 1
@@ -114,28 +100,13 @@ def segmentation_step(
 ) -> dict[str, float]:
     """Trains an EoMT on one batch, in place, for your own training loop; `finetune_segmentation` is a whole run.
 
-    Args:
-        model: The model, whose weights change.
-        optimizer: A Keras optimizer, such as `build_optimizer(recipe, model)`.
-        loss: The loss.
-        images: Normalised, as `model.predict` takes them.
-        targets: For each picture `{"masks", "labels"}`, as `loss` takes them.
-        points: As `loss` takes them; None for random ones.
-        mask_probability: As of `predictions`, like the next two.
-        draws: Likewise.
-        rope_scale: Likewise.
-
-    Returns:
-        `loss`, and `gradient_norm`, before clipping (NaN of an optimizer that does not keep it).
-
-    Raises:
-        TypeError, ValueError, KeyError: as `predictions` and `loss`.
+    Returns `loss`, and `gradient_norm` before clipping (NaN of an optimizer that does not keep it). `optimizer` is a
+    Keras optimizer. `targets` and `points` are as `loss` takes them, the rest and the errors as in `predictions`.
 
     Examples:
         >>> model, loss = keras_vit.EoMT(eomt_config), training.MaskClassificationLoss(eomt_config.classes, points=8)
         >>> target = {"masks": np.ones((1, 4, 4), bool), "labels": [1]}
-        >>> step = training.segmentation_step(model, training.AdamW(), loss, small_images, [target] * 4)
-        >>> sorted(step)
+        >>> sorted(training.segmentation_step(model, training.AdamW(), loss, small_images, [target] * 4))
         ['gradient_norm', 'loss']
     """
     weights = model.trainable_variables

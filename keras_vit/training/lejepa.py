@@ -30,14 +30,13 @@ _ROWS = 1024  # pictures whose neighbours are looked for at once
 class LeJEPALoss:
     """`weight * sigreg + (1 - weight) * invariance` of embeddings of several views of each picture.
 
-    - `invariance`: the mean squared distance of the embeddings of all views from the mean of those of the picture's
-      global views.
-    - `sigreg` (sketched isotropic Gaussian regularisation): embeddings are projected on random directions (slices); for
-      each view and slice, the test statistic of Epps and Pulley says how far the pictures' values are from a standard
-      normal distribution. It is about 1.05 for normally distributed ones, whatever their number, and grows with the
-      number of pictures for others: embeddings that have collapsed to a point have a large one.
+    - `invariance`: the mean squared distance of the embeddings of all views from the mean of the picture's global
+      views.
+    - `sigreg` (sketched isotropic Gaussian regularisation): how far embeddings are from a standard normal distribution.
+      They are projected on random directions (slices); each view and slice has a test statistic of Epps and Pulley. It
+      is about 1.05 for normally distributed values, and large for embeddings that have collapsed to a point.
 
-    There is no teacher, no stopped gradient and no temperature.
+    As `LeJEPALoss` of lightly, with one process's pictures (`gather_distributed=False`).
 
     Args:
         weight: Share of `sigreg` in the loss, 0 to 1.
@@ -47,10 +46,12 @@ class LeJEPALoss:
         global_views: How many of the views are global; they come first.
         seed: Seed of the directions; None for a random seed.
 
+    Call arguments:
+        embeddings: `(V, N, D)`, of V views of N pictures.
+        slices: Directions `(D, S)` of any length, in place of those that are drawn.
+
     Raises:
         ValueError: if a number is out of its range; at call time, if the arrays do not fit.
-
-    Source: `LeJEPALoss` of lightly, with one process's pictures (`gather_distributed=False`).
 
     Examples:
         >>> loss = training.LeJEPALoss(slices=8)
@@ -74,12 +75,7 @@ class LeJEPALoss:
         self._seeds = keras.random.SeedGenerator(seed)
 
     def __call__(self, embeddings: Any, slices: Any = None) -> Any:
-        """Returns the loss, a scalar; ValueError where the shapes do not fit.
-
-        Args:
-            embeddings: `(V, N, D)`, of V views of N pictures.
-            slices: Directions `(D, S)` of any length, in place of those that are drawn.
-        """
+        """Returns the loss, a scalar."""
         return self.weighted(self.terms(embeddings, slices))
 
     def weighted(self, terms: dict[str, Any]) -> Any:

@@ -154,22 +154,11 @@ def match(
     dice_weight: float = 5.0,
     class_weight: float = 2.0,
 ) -> list[Match]:
-    """Returns for each picture the pairs of queries and masks that have the lowest total cost.
+    """Returns a `Match` for each picture: the pairs of queries and masks that have the lowest total cost.
 
-    Args:
-        targets: As of `MaskClassificationLoss`.
-        output: What an EoMT returns: `{"masks": (N, Q, rows, columns), "classes": (N, Q, K + 1)}`.
-        points: `(N, P, 2)`: where masks are compared, (x, y) in 0..1.
-        mask_weight: Factor of the cross-entropy of masks.
-        dice_weight: Factor of the Dice loss of masks.
-        class_weight: Factor of the probability of the class, which counts negative.
-
-    Returns:
-        A `Match` for each picture; where there are more masks than queries, some are in no pair.
-
-    Raises:
-        ImportError: if SciPy is not installed.
-        ValueError, KeyError: as `MaskClassificationLoss.__call__` for targets.
+    The weights of the costs, `targets` and errors are as in `MaskClassificationLoss`. `output` is one prediction of an
+    EoMT. `points` `(N, P, 2)` are the places where masks are compared, (x, y) in 0..1. If there are more masks than
+    queries, some are in no pair.
 
     Examples:
         >>> target = {"masks": np.ones((1, 4, 4), bool), "labels": [1]}
@@ -208,10 +197,9 @@ class MaskClassificationLoss:
 
     `loss(targets, outputs)` is the sum over all predictions (before each block with queries, and at the end) of
     `mask_weight * mask + dice_weight * dice + class_weight * classes`, a float32 scalar that can be differentiated.
-    Matching is inside, without a gradient. `mask` is the binary cross-entropy and `dice` the Dice loss of the matched
-    pairs at sampled points, both divided by the number of pairs; `classes` is the cross-entropy of all queries, in
-    which queries without a mask ("no object") have the weight `no_object`, divided by the sum of the weights. No label
-    is ignored: a pixel without a mask is outside of every mask.
+    `mask` is the binary cross-entropy and `dice` the Dice loss of the matched pairs at sampled points, both divided by
+    the number of pairs. `classes` is the cross-entropy of all queries, divided by the sum of their weights. Matching
+    has no gradient. A pixel without a mask is outside of every mask.
 
     Args:
         classes: K, the number of classes, without "no object".
@@ -222,16 +210,23 @@ class MaskClassificationLoss:
         mask_weight: Factor of the cross-entropy of masks.
         dice_weight: Factor of the Dice loss of masks.
         class_weight: Factor of the cross-entropy of classes.
-        no_object: Weight of "no object" in the cross-entropy of classes.
+        no_object: Weight in `classes` of queries without a mask ("no object").
         seed: Seed of the points; None for new points in each run.
+
+    Call arguments:
+        targets: For each picture `{"masks": (T, h, w) of booleans, "labels": (T,)}`; T may be 0.
+        outputs: The predictions, each `{"masks": (N, Q, rows, columns), "classes": (N, Q, K + 1)}` as an EoMT returns
+            it.
+        points: (x, y) in 0..1, in place of those that are drawn: `"match"` `(predictions, N, P, 2)`, `"candidates"`
+            `(predictions, masks, int(P * oversample), 2)` and `"random"` `(predictions, masks, P - k, 2)`, k being
+            `int(importance * P)`; masks are those of all pictures in their order.
+        num_masks: What `mask` and `dice` are divided by; None for the number of pairs, at least 1.
 
     Raises:
         ImportError: if SciPy is not installed (the extra `segmentation`).
-        ValueError: if a number is out of its range; at call time, if targets or outputs do not fit.
-        KeyError: at call time, if targets, outputs or points lack one of their entries.
+        ValueError, KeyError: if a number is out of its range; at call time, if targets, outputs or points do not fit.
 
-    Source: EoMT's `training/mask_classification_loss.py`; `Mask2FormerLoss` in transformers. With more masks than
-    queries, transformers divides by all masks, the authors by the matched ones.
+    Source: EoMT's `training/mask_classification_loss.py`. If masks exceed queries, transformers divides by all masks.
 
     Examples:
         >>> target = {"masks": np.ones((1, 4, 4), bool), "labels": [1]}
@@ -265,21 +260,7 @@ class MaskClassificationLoss:
         self._seeds = keras.random.SeedGenerator(seed)
 
     def __call__(self, targets: Targets, outputs: Sequence[Output], points: Any = None, num_masks: Any = None) -> Any:
-        """Returns the loss of a batch, a scalar.
-
-        Args:
-            targets: For each picture `{"masks": (T, h, w) of booleans, "labels": (T,)}`; T may be 0.
-            outputs: The predictions, each what an EoMT returns.
-            points: (x, y) in 0..1, in place of those that are drawn: `"match"` `(predictions, N, P, 2)`, `"candidates"`
-                `(predictions, masks, int(P * oversample), 2)` and `"random"` `(predictions, masks, P - k, 2)`, k being
-                `int(importance * P)`; masks are those of all pictures in their order.
-            num_masks: What `mask` and `dice` are divided by; None for the number of pairs, at least 1.
-
-        Raises:
-            ValueError: if masks and labels do not fit, pictures differ in size, or a label or an output has another
-                number of classes.
-            KeyError: if a target, an output or `points` lacks one of its entries.
-        """
+        """Returns the loss of a batch, a scalar."""
         total: Any = 0.0
         for terms in self.terms(targets, outputs, points, num_masks):
             total = total + self.weighted(terms)

@@ -458,11 +458,15 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
     (`create_learning_rate_schedule` in vit_jax/utils.py and big_vision/utils.py). With p the progress from there to
     `steps`, in [0, 1]:
 
-    | decay | rate | |---|---| | `"cosine"` | `end + (learning_rate - end) * (1 + cos(pi * p)) / 2` | | `"linear"` |
-    `end + (learning_rate - end) * (1 - p)` | | `"polynomial"` | `end + (learning_rate - end) * (1 - p) ** power` | |
-    `"rsqrt"` | `learning_rate / sqrt(1 + steps since the warm-up / timescale)` | | `"stair"` |
-    `learning_rate * factors[i]` from step `boundaries[i]` on | | `"constant"` | `learning_rate` | | `"cosine_whole"`,
-    `"linear_whole"` | as `"cosine"` and `"linear"`, with p the share of all steps, including the warm-up |
+    | decay | rate |
+    |---|---|
+    | `"cosine"` | `end + (learning_rate - end) * (1 + cos(pi * p)) / 2` |
+    | `"linear"` | `end + (learning_rate - end) * (1 - p)` |
+    | `"polynomial"` | `end + (learning_rate - end) * (1 - p) ** power` |
+    | `"rsqrt"` | `learning_rate / sqrt(1 + steps since the warm-up / timescale)` |
+    | `"stair"` | `learning_rate * factors[i]` from step `boundaries[i]` on |
+    | `"constant"` | `learning_rate` |
+    | `"cosine_whole"`, `"linear_whole"` | as `"cosine"` and `"linear"`, with p the share of all steps |
 
     Args:
         learning_rate: The rate at the end of the warm-up.
@@ -470,8 +474,7 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
         decay: A name of the table.
         warmup_steps: Updates of the warm-up; a float between 0 and 1 is a share of `steps`.
         cooldown_steps: Updates at the end during which the rate falls linearly to 0; a share of `steps` likewise.
-        end: Last rate of the cosine, linear and polynomial decays: timm's `min_lr`. vit_jax has 1e-5 for linear ones
-            and 0 for cosines, big_vision 0.
+        end: Last rate of the cosine, linear and polynomial decays: timm's `min_lr`.
         power: Exponent of the polynomial decay.
         timescale: Updates after which rsqrt has fallen to `1 / sqrt(2)`.
         boundaries: Steps at which the stair changes, ascending.

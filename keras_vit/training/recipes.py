@@ -244,9 +244,7 @@ class Recipe(Options):
     def from_dict(cls, fields: Mapping[str, Any]) -> "Recipe":
         """Returns the recipe of what `to_dict` returned, also after it was JSON.
 
-        Missing fields have their defaults; without `given`, all present fields count as given. The `kind` of an
-        augmentation is the name of its class, `"Augmentation"` where it has none. Raises TypeError for unknown fields;
-        TypeError or ValueError for a field out of its range, or fields that do not go together.
+        Missing fields have their defaults. Raises TypeError for unknown fields; TypeError or ValueError for wrong ones.
         """
         how = {"kind": "Augmentation", **fields.get("augmentation", {})}
         kind = OneOf(tuple(_AUGMENTATIONS))("augmentation kind", how.pop("kind"))
@@ -289,22 +287,11 @@ class RecipeTable(Table):
 
 
 def recipe(name: str) -> Recipe:
-    """Returns a published recipe.
-
-    Args:
-        name: A name such as `"finetune/imagenet2012"`; `list_recipes()` shows all. Case does not matter.
-
-    Returns:
-        The recipe; its method `replace` changes fields in a copy.
-
-    Raises:
-        TypeError: if `name` is not a string.
-        ValueError: if no recipe has that name; the message has the nearest names.
+    """Returns a published recipe by its name, in any case; TypeError or ValueError unless `list_recipes` has `name`.
 
     Examples:
-        >>> recipe = training.recipe("finetune/imagenet2012")
-        >>> recipe.steps, recipe.batch_size
-        (20000, 512)
+        >>> training.recipe("finetune/imagenet2012").replace(batch_size=64).steps
+        20000
     """
     if not isinstance(name, str):
         raise TypeError(f"The name of a recipe must be a string, but {name!r} was given.")
@@ -316,13 +303,9 @@ def recipe(name: str) -> Recipe:
 
 
 def list_recipes(query: str | None = None) -> Table:
-    """Returns the published recipes as a table that prints itself.
+    """Returns the published recipes as a table: one row for each, with all fields of `Recipe`, and `duration` as text.
 
-    Args:
-        query: Words that must all be in a recipe's name, models, data or source; case does not matter. None for all.
-
-    Returns:
-        One row for each with all fields of `Recipe`, and `duration` as text.
+    A recipe is listed if all words of `query` are in its name, models, data or source; case does not matter.
 
     Examples:
         >>> training.list_recipes("finetune cifar100")[0]["steps"]
@@ -348,17 +331,9 @@ def _recipes() -> tuple[Recipe, ...]:
 
 
 def build_loss(recipe: Recipe, class_weight: Sequence[float] | None = None) -> "keras.losses.Loss":
-    """Returns the loss of a recipe, on logits and one-hot labels.
+    """Returns the loss of a recipe, on logits and one-hot labels: a `SoftmaxLoss` or a `SigmoidLoss`.
 
-    Args:
-        recipe: The recipe.
-        class_weight: As in `SoftmaxLoss`.
-
-    Returns:
-        A `SoftmaxLoss` or a `SigmoidLoss`.
-
-    Raises:
-        ValueError: if a weight of a class is not a number of at least 0.
+    `class_weight` is as in `SoftmaxLoss`; ValueError if one is not a number of at least 0.
 
     Examples:
         >>> type(training.build_loss(training.recipe("finetune/cifar10"))).__name__
@@ -419,19 +394,11 @@ def build_optimizer(
 
 
 def build_schedule(recipe: Recipe, steps: int | None = None) -> "WarmupDecay":
-    """Returns the learning rate of a recipe, as a function of the update.
+    """Returns the learning rate of a recipe, a `WarmupDecay`: a function of the number of an update.
 
-    Args:
-        recipe: The recipe.
-        steps: Updates of the whole training; None for the recipe's. A warm-up that would take more than half of them
-            is shortened: to its share of the recipe's own steps, or else to a tenth.
-
-    Returns:
-        The schedule: called with the number of an update, from 0, a float32 scalar.
-
-    Raises:
-        ValueError: if neither the recipe nor `steps` gives the number of steps, `steps` is not a positive integer, the
-            warm-up takes all of the recipe's steps, or its schedule does not use its `end` or `power`.
+    `steps` are the updates of the whole training, None for the recipe's. A warm-up that would take more than half of
+    them is shortened: to its share of the recipe's own steps, or else to a tenth. Raises ValueError if the number of
+    steps is missing or invalid, or the recipe's schedule does not fit it.
 
     Examples:
         >>> float(training.build_schedule(training.recipe("finetune/cifar10"), steps=100)(0))

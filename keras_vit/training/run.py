@@ -118,24 +118,9 @@ def train(
 ) -> Trained:
     """Trains a model by a recipe, which names the task: labels, masks, boxes, or pictures without labels.
 
-    `finetune`, `pretrain`, `finetune_segmentation` and `finetune_detection` are this function with a task. They say
-    what the arguments are, which all of them share.
-
-    Args:
-        model: As in the function of the task.
-        data: Likewise.
-        recipe: A name (see `list_recipes`), or a `Recipe`. Where its `task` is None, its augmentation says the task.
-        validation: As in `finetune`, like the next three.
-        output: Likewise.
-        target: Likewise.
-        task: In place of the recipe's, such as `distillation(teacher)` or `LeJEPA(slices=256)`.
-        **options: Those of `RunOptions`, and fields of the recipe.
-
-    Returns:
-        The model, the log and more (see `Trained`).
-
-    Raises:
-        TypeError, ValueError, FloatingPointError, OSError, RuntimeError, ImportError: as the function of the task.
+    `finetune`, `pretrain`, `finetune_segmentation` and `finetune_detection` are this function with a task. The
+    arguments are as in `finetune`, and so are the errors. If the recipe's `task` is None, its augmentation decides the
+    task; `task` replaces it, for example by `distillation(teacher)`. Returns a `Trained`.
 
     Examples:
         >>> changes = {"steps": 1, "batch_size": 2, "image_size": 8, "verbose": False}
@@ -184,24 +169,23 @@ def finetune(
 
     Args:
         model: A model, or what `load` takes: a file, a name of the catalogue, a variant such as `"ViT-B/16"` for its
-            recommended weights. A model and its `.keras` or `.weights.h5` files keep their head where it has the
-            classes of the data; a checkpoint gets a new head of zeros. Frozen layers, adapters and the model's name are
-            kept. A copy is trained: a given model does not change.
+            recommended weights. A model and its Keras files keep their head if it has the classes of the data; a
+            checkpoint gets a new head of zeros. Frozen layers and adapters are kept. A copy is trained: a given model
+            does not change.
         data: What `open_data` takes: a folder, a table (`open_table`), arrays, a pipeline, `"tfds:NAME"`.
-        recipe: A name (see `list_recipes`), or a `Recipe`. If you do not set its image size and give a model, the
-            model's size is used.
+        recipe: A name (see `list_recipes`), or a `Recipe`. Unless you set its image size, a given model keeps its own.
         validation: Data to evaluate on, like `data`; or a share such as 0.1 of the training images, drawn by the seed
             and held out; None for the `val/` or `test/` of a folder.
         output: Folder for checkpoints, log, learning curve and the trained model; None for no files.
-        target: Kind of labels of arrays and pipelines; a table contains it. `"class"` is trained with the recipe's
-            loss, `"multilabel"` with a sigmoid for each label and logged as `ranking_precision`, `"number"` with the
-            mean squared error and logged as `mean_absolute_error`.
+        target: Kind of labels of arrays and pipelines; a table contains it. `"class"`: with the recipe's loss.
+            `"multilabel"`: with a sigmoid for each label, logged as `ranking_precision`. `"number"`: with the mean
+            squared error, logged as `mean_absolute_error`.
         task: The training task, such as `distillation(teacher)`; None: learn the labels. `pretrain` has further tasks.
-        **options: Fields of `RunOptions`, such as `every`, `seed`, `resume`, `verbose`; and fields of the recipe, which
-            replace its values, such as `steps`, `batch_size`, `learning_rate`, `image_size`.
+        **options: Fields of `RunOptions`, such as `every`, `seed` and `resume`, and of the recipe, such as `steps`,
+            whose values they replace.
 
     Returns:
-        The model, the log and more (see `Trained`).
+        A `Trained`: the model, the log and more.
 
     Raises:
         TypeError, ValueError: if an argument is invalid or differs between processes, the data is damaged, or `output`
@@ -212,12 +196,9 @@ def finetune(
         RuntimeError: if another process trains in `output`, processes cannot work together, or a worker process ends.
         ImportError: if a package is missing, such as Pillow for a folder.
 
-    Errors of a pipeline, tensorflow-datasets or a callback are raised unchanged.
-
     Examples:
         >>> recipe = training.recipe("finetune/cifar10").replace(steps=2, batch_size=2, image_size=8)
-        >>> done = training.finetune(keras_vit.VisionTransformer(config), "photos", recipe, verbose=False)
-        >>> done.class_names
+        >>> training.finetune(keras_vit.VisionTransformer(config), "photos", recipe, verbose=False).class_names
         ['cat', 'dog']
     """
     task = _task_of("finetune") if task is None else task
@@ -240,31 +221,26 @@ def pretrain(
     Args:
         model: The name of a variant, for a model with random weights; or a model or a file, as in `finetune`, which
             goes on with its weights and its head.
-        data: As in `finetune`. `"masked_patches"` ignores labels. `"lejepa"` takes pictures without labels: a folder of
-            them, an array, a list.
+        data: As in `finetune`. `"masked_patches"` ignores labels; `"lejepa"` takes pictures without labels.
         recipe: A name (see `list_recipes`), or a `Recipe`; None for the objective's recipe (not for `"labels"`).
-        validation: As in `finetune`. For `"lejepa"`, labelled images: `val_accuracy` is the accuracy of their nearest
-            neighbours' votes. None: no validation.
+        validation: As in `finetune`; None: no validation. For `"lejepa"`, labelled images, whose `val_accuracy` is that
+            of their nearest neighbours' votes.
         output: As in `finetune`.
         objective: `"labels"`: the recipe's softmax or sigmoid loss on the head, whose biases begin at the recipe's
             `head_bias`. `"masked_patches"`: half of the patches are corrupted, and the 3-bit mean colour of each has to
-            be predicted; the head stays as it is. `"lejepa"`: views of a picture get similar embeddings, which are
-            normally distributed (arXiv 2511.08544; see docs/pretraining.md); the head stays as it is, and a variant has
-            none. A `LeJEPA` is the same with other settings.
+            be predicted. `"lejepa"`: views of a picture get similar, normally distributed embeddings (arXiv
+            2511.08544). The last two keep a head as it is. A `LeJEPA` has other settings.
         target: As in `finetune`.
-        **options: Fields of `RunOptions` and of the recipe. `seed` also decides a variant's initial weights and the
-            corrupted patches.
+        **options: As in `finetune`. `seed` also decides a variant's initial weights and the corrupted patches.
 
     Returns:
-        The model, the log and more (see `Trained`).
+        A `Trained`: the model, the log and more.
 
     Raises:
-        TypeError, ValueError: as `finetune`; if the objective is unknown, or needs a recipe and none is given.
-        FloatingPointError, OSError, RuntimeError, ImportError: as `finetune`.
+        TypeError, ValueError: as `finetune`, like all other errors; if the objective is unknown, or needs a recipe.
 
     Examples:
-        >>> recipe = training.Recipe(steps=1, batch_size=2, image_size=8)
-        >>> fresh = keras_vit.VisionTransformer(config)
+        >>> recipe, fresh = training.Recipe(steps=1, batch_size=2, image_size=8), keras_vit.VisionTransformer(config)
         >>> done = training.pretrain(fresh, (pixels, labels), recipe, objective="masked_patches", verbose=False)
     """
     if isinstance(objective, Task):
@@ -298,46 +274,39 @@ def finetune_segmentation(
 
     A linear head is batch normalisation and one matrix, on tokens after the final norm, as DINOv2 and DINOv3 measure
     their features with. Recipes `segmentation/eomt_...` train an EoMT, whose queries find segments: classes, things or
-    both. The run works like `finetune`: batch n is a function of the seed, and a killed run resumes.
+    both. The run works like `finetune`, which documents the arguments that are not listed here.
 
     Args:
         model: A `VisionTransformer` or what `load` takes, which get a new head; or a `LinearSegmenter` with the classes
-            of the data, which is trained further. Frozen layers and adapters are kept.
-        data: What `open_masks` takes or returns: a folder with `images/` and `masks/`, pairs of arrays, a pipeline.
-        recipe: As in `finetune`, with a `data.MaskAugmentation`. `lora_rank` trains adapters beside the head, and
-            `dropout` applies to the head's inputs. Crops have the recipe's image size if you set it, otherwise the
-            model's, and are padded to whole patches.
-        validation: Pictures with masks, as `data`, or a share, as in `finetune`.
-        output: As in `finetune`.
-        ignore: As in `open_masks`, like the next.
-        reduce_zero_label: Likewise.
+            of the data, which is trained further.
+        data: What `open_masks` takes or returns; for an EoMT, what `open_segments` takes or returns.
+        recipe: With a `data.MaskAugmentation`. `lora_rank` trains adapters beside the head, and `dropout` applies to
+            the head's inputs. Crops have the recipe's image size if you set it, otherwise the model's, and are padded
+            to whole patches.
+        validation: Pictures with masks, as `data`, or a share.
+        ignore: As in `open_masks`, and `reduce_zero_label` as well.
         layers: How many of the last blocks a new head reads, 1 or 4.
         pictures: Whose rules resize pictures in evaluation, `"dinov2"` or `"dinov3"`.
         frozen: Whether to freeze the layers below a new head, except for adapters.
         stuff_classes: For an EoMT: numbers of the classes without single objects, for the panoptic quality; None for
             the data's.
-        **options: Fields of `RunOptions` and of the recipe.
 
     With an EoMT's recipe, `model` may be an `EoMT`: its class head is reinitialised for other classes, and it takes the
-    task of the data (panoptic with stuff classes). A `VisionTransformer` becomes an EoMT. All weights train, unless
-    `freeze="backbone"`. `data` and `validation` are what `data.open_segments` takes or returns; `layers`, `pictures`
-    and `frozen` are not used.
+    task of the data. A `VisionTransformer` becomes an EoMT. All weights train, unless `freeze="backbone"`. `layers`,
+    `pictures` and `frozen` are not used.
 
     Returns:
         As `finetune`; `mean_iou` is measured like `segmentation.evaluate`, at the pictures' own sizes.
 
     Raises:
-        TypeError, ValueError: as `finetune` and `open_masks`; if the recipe has fields for classification only, the
-            model has other classes than the data, or an argument is for the other kind of model.
-        FloatingPointError, RuntimeError: as `finetune`.
-        OSError: as `finetune`; if a folder or a file of `data` is missing (FileNotFoundError) or cannot be read.
+        TypeError, ValueError: as `finetune` and `open_masks`, like all other errors; if the recipe is for
+            classification, the model has other classes than the data, or an argument is for the other kind of model.
         ImportError: if a package is missing: Pillow for files, pycocotools for COCO's masks, SciPy for an EoMT.
 
     Examples:
         >>> masks = (pixels, np.arange(4)[:, None, None] % 2 * np.ones((24, 24), "uint8"))
         >>> recipe = training.recipe("segmentation/dinov2_linear").replace(steps=1, batch_size=2, image_size=8)
-        >>> done = training.finetune_segmentation(small, masks, recipe, verbose=False)
-        >>> done.model.config.classes
+        >>> training.finetune_segmentation(small, masks, recipe, verbose=False).model.config.classes
         2
     """
     from keras_vit.training.segmentation import segmentation_task
@@ -360,31 +329,28 @@ def finetune_detection(
 ) -> Trained:
     """Trains a detector on pictures with boxes: a box and the scores of all classes for each patch.
 
-    The run works like `finetune`: batch n is a function of the seed, and a killed run resumes. The losses are Scenic's
-    (`DetectionLoss`). For an OWL-ViT or OWLv2, the class embeddings start from the class names. With `text_rate` the
-    text tower computes them in each update, so that both towers train and other words can be detected afterwards;
-    without it they train as a matrix. Another backbone, such as a DINOv2, gets new heads; no results of such a detector
-    are published. The objectness head of an OWLv2 is left out, because the published code has no loss for it.
+    The run works like `finetune`, which documents the arguments that are not listed here. The losses are Scenic's
+    (`DetectionLoss`). For an OWL-ViT or OWLv2, the class embeddings start from the class names. Another backbone, such
+    as a DINOv2, gets new heads; no results of such a detector are published. The objectness head of an OWLv2 is left
+    out, because the published code has no loss for it.
 
     Args:
         model: An OWL of `load_image_text`; a `Detector`, whose class embeddings are reinitialised for other classes; a
             `VisionTransformer`, which gets new heads; or what `load` or `load_image_text` take.
         data: What `data.open_boxes` takes or returns.
-        recipe: As in `finetune`, with a `data.BoxAugmentation`. Its `pictures` follow a given detector.
-        validation: Pictures with boxes, as `data`, or a share, as in `finetune`.
-        output: As in `finetune`. With `text_rate`, its folder `owl` has both towers for `load_image_text`.
-        text_rate: The learning rate of the text tower relative to the recipe's: 0.04 in Scenic (2e-6 and 5e-5); 0.0
-            keeps the tower as it is. None: an OWL's class embeddings train as a matrix.
-        **options: Fields of `RunOptions` and of the recipe. `freeze="backbone"` trains the heads alone.
+        recipe: With a `data.BoxAugmentation`. Its `pictures` follow a given detector. `freeze="backbone"` trains the
+            heads alone.
+        text_rate: The learning rate of the text tower relative to the recipe's: 0.04 in Scenic (2e-6 and 5e-5). The
+            tower computes the class embeddings in each update, so that other words can be detected afterwards; 0.0
+            keeps it as it is. None: the class embeddings train as a matrix.
 
     Returns:
         As `finetune`; `ap` and `ap50` are measured like `detection.evaluate`, at the pictures' own sizes. With
-        `text_rate`, `owl` is an `OpenVocabularyDetector` of the trained towers.
+        `text_rate`, `owl` is an `OpenVocabularyDetector` of the trained towers, which `output` has as folder `owl`.
 
     Raises:
-        TypeError, ValueError: as `finetune` and `open_boxes`; if the recipe has fields for classification only.
-        FloatingPointError, RuntimeError: as `finetune`.
-        OSError: as `finetune`; if a folder or a file of `data` is missing (FileNotFoundError) or cannot be read.
+        TypeError, ValueError: as `finetune` and `open_boxes`, like all other errors; if the recipe has fields for
+            classification only.
         ImportError: if a package is missing: SciPy for the matching, Pillow for files.
 
     Examples:

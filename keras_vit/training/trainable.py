@@ -30,18 +30,16 @@ _ABOUT = "keras_vit_lora"  # the array in a file of adapters that says what they
 def freeze(model: keras.Model, patterns: str | Iterable[str]) -> list[str]:
     """Freezes layers or single weights, also in files that the model is saved to. Compile the model after this.
 
+    Returns the names of all weights that do not train now.
+
     Args:
         model: The model, changed in place.
         patterns: Names of layers such as `"block_0"`, `"block_[0-5]"`, `"*/attention"` or `"embedding"`, or of weights
             such as `"class_token/token"`, with the wildcards `*`, `?` and `[...]`; a name may begin at any `/`.
             `"backbone"` is everything below the head of a segmentation, depth or detection model.
 
-    Returns:
-        The names of all weights that do not train now.
-
     Raises:
-        TypeError: if a pattern is not a string.
-        ValueError: if a pattern matches nothing; the model does not change then.
+        TypeError, ValueError: if a pattern is not a string, or matches nothing; the model does not change then.
 
     Examples:
         >>> training.freeze(keras_vit.VisionTransformer(config), "block_0")[:2]
@@ -51,13 +49,9 @@ def freeze(model: keras.Model, patterns: str | Iterable[str]) -> list[str]:
 
 
 def unfreeze(model: keras.Model, patterns: str | Iterable[str] = "*") -> list[str]:
-    """Unfreezes layers, all of them without patterns; it takes the arguments of `freeze`.
+    """Unfreezes layers, all of them without patterns; arguments, errors and result are as in `freeze`.
 
-    Kernels with adapters stay frozen. Raises TypeError for a pattern that is not a string, ValueError for one that
-    matches nothing.
-
-    Returns:
-        As in `freeze`: the names of all weights that do not train now.
+    Kernels with adapters stay frozen.
 
     Examples:
         >>> frozen = keras_vit.VisionTransformer(config)
@@ -136,29 +130,20 @@ def add_lora(
     """Adds adapters of low rank and freezes all other layers except `train`. Compile the model after this.
 
     A kernel W becomes W + alpha / rank * A B, where A and B train, and W does not. B starts with zeros, so the outputs
-    are the same at first. `save_adapters` saves the trained weights. Keras files, pickles and copies keep the adapters
-    and frozen layers; `merge_lora` returns a model without adapters.
+    are the same at first. Saved files keep the adapters; `merge_lora` returns a model without them. Returns the names
+    of all weights that train now.
 
     Args:
         model: The model, changed in place.
         rank: Columns of A and rows of B.
-        targets: Patterns, as for `freeze`, of dense layers that get adapters, or of layers around them;
+        targets: Patterns of dense layers that get adapters, or of layers around them, as for `freeze`;
             `("query", "key", "value", "out", "fc1", "fc2")` are all in a block.
         alpha: Scale of the adapters, above 0; None for `rank`.
         train: Layers that train without adapters; names that the model does not have are ignored.
 
-    Returns:
-        The names of all weights that train now.
-
     Raises:
-        TypeError: if a pattern is not a string.
-        ValueError: if `rank` or `alpha` is out of range, the model has adapters or float8, a target matches no dense
-            layer, or all of them are in `train`. The model does not change then.
-
-    Examples:
-        >>> adapted = keras_vit.VisionTransformer(config)
-        >>> training.add_lora(adapted, rank=2)[:2]
-        ['block_0/attention/query/lora_kernel_a', 'block_0/attention/query/lora_kernel_b']
+        TypeError, ValueError: if an argument is wrong, a target matches no dense layer outside `train`, or the model
+            has adapters or float8. The model does not change then.
     """
     rank = whole_number("rank", rank, 1)
     if alpha is not None:
@@ -209,24 +194,10 @@ def has_adapters(model: keras.Model, rank: int, targets: Sequence[str] | None, a
 
 
 def save_adapters(model: keras.Model, path: str | os.PathLike[str]) -> Path:
-    """Writes the adapters, the head and other trained weights to a small `.npz` file.
+    """Writes the adapters, the head and other trained weights to a small `.npz` file, and returns its path.
 
-    Args:
-        model: A model with adapters.
-        path: The file; it is replaced when it is complete.
-
-    Returns:
-        The path.
-
-    Raises:
-        ValueError: if the model has no adapters.
-        OSError: if the file cannot be written.
-
-    Examples:
-        >>> adapted = keras_vit.VisionTransformer(config)
-        >>> names = training.add_lora(adapted, rank=2)
-        >>> training.save_adapters(adapted, "adapters.npz").name
-        'adapters.npz'
+    The file at `path` is replaced when it is complete. Raises ValueError for a model without adapters, OSError if the
+    file cannot be written. `load_adapters` reads it.
     """
     adapted, path = require_adapters(model), os.path.expanduser(path)
     layer = next(iter(adapted.values()))
@@ -295,21 +266,12 @@ def load_adapters(model: keras.Model, path: str | os.PathLike[str]) -> list[str]
 
 
 def layer_decay(model: keras.Model, rate: float) -> dict[str, float]:
-    """Returns learning-rate multipliers that are smaller for layers nearer to the image.
+    """Returns learning-rate multipliers that are smaller for layers nearer to the image, for `rate_multipliers`.
 
-    The multiplier is 1 for the head and all else after the blocks, `rate` for the last block, `rate ** 2` for the one
-    before it, and so on; patch embedding, stem, class token and position embeddings have `rate ** (depth + 1)` (BEiT,
-    arXiv 2106.08254, and MAE, arXiv 2111.06377).
-
-    Args:
-        model: A Vision Transformer.
-        rate: In (0, 1]; 0.65 to 0.75 are common.
-
-    Returns:
-        Pattern to multiplier, for `rate_multipliers` of the optimizers.
-
-    Raises:
-        ValueError: if the model has no blocks, or `rate` is out of range.
+    The multiplier is 1 for the head and all else after the blocks, `rate` for the last block and `rate ** 2` for the
+    one before it; patch embedding, stem, class token and position embeddings have `rate ** (depth + 1)` (BEiT, arXiv
+    2106.08254, and MAE, arXiv 2111.06377). Rates of 0.65 to 0.75 are common. Raises ValueError if `rate` is not in (0,
+    1], or `model` is not a Vision Transformer with blocks.
 
     Examples:
         >>> training.layer_decay(small, 0.5)["block_0/*"]  # of two blocks the first
