@@ -156,7 +156,7 @@ def in_pixels(boxes: np.ndarray, size: tuple[int, int], rule: str) -> np.ndarray
 
 
 def suppressed(boxes: np.ndarray, scores: np.ndarray, most: float, labels: np.ndarray | None = None) -> np.ndarray:
-    """Returns the numbers of the `boxes` `(k, 4)` that stay in non-maximum suppression, int64 `(kept,)`, in rising order.
+    """Returns the numbers of the `boxes` `(k, 4)` that stay in non-maximum suppression, int64 `(kept,)`, ascending.
 
     The best `scores` `(k,)` stay. `most` is the largest intersection over union of two boxes with the same of `labels`.
 
