@@ -216,12 +216,7 @@ class ProgressBar:
         with ProgressBar("Loading", total=size, in_bytes=True) as bar:
             bar.advance(piece)
 
-    Args:
-        title: What takes time.
-        total: How much there is to do; None if nobody knows.
-        in_bytes: Whether amounts are bytes (shown as MB, with their speed) or things that are counted.
-        shown: Whether there is to be a bar at all.
-        stays: Whether the bar is left on the terminal at the end.
+    `total` is None if nobody knows it. Bytes are shown as MB, with their speed. `stays` leaves the bar on the terminal.
     """
 
     def __init__(

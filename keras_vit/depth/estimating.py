@@ -180,19 +180,11 @@ def _predicted(model: Any, images: np.ndarray) -> np.ndarray:
 def plot(result: Depth, picture: Any, path: str | os.PathLike[str] | None = None) -> "Figure":
     """Returns a figure of a picture beside its depth, with a scale and its unit; near places are bright.
 
-    Args:
-        result: What `estimate` returns.
-        picture: The picture, as `estimate` takes it, of three channels.
-        path: The `.png`, `.svg` or `.pdf` to write; None for none.
-
-    Returns:
-        The figure.
+    `result` is what `estimate` returns for `picture`. `path` is the `.png`, `.svg` or `.pdf` to write; None for none.
 
     Raises:
-        ImportError: if matplotlib is not installed, or Pillow for a picture's file.
-        OSError: if the picture is not there (FileNotFoundError) or cannot be opened, or `path` cannot be written.
-        TypeError, ValueError: if an argument is invalid, the picture cannot be decoded or has another size, or
-            `path` has another ending.
+        ImportError, OSError: if matplotlib or Pillow is missing; if a file cannot be opened or written.
+        TypeError, ValueError: if an argument is invalid, or the picture cannot be decoded or has another size.
 
     Examples:
         >>> figure = keras_vit.depth.plot(keras_vit.depth.estimate(depth_model, "photo.jpg"), "photo.jpg", "depth.png")

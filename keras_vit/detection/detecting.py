@@ -96,6 +96,8 @@ def detect(
 ) -> Detection:
     """Returns the boxes in a picture of any size, read as the model's publisher reads them (`model.config.pictures`).
 
+    The `Detection` has the order of the patches (as transformers' `post_process_grounded_object_detection`).
+
     Args:
         model: A `Detector`, such as `both.zero_shot_detector(names)` returns.
         picture: A path, a binary file object, a PIL image, or an array or tensor `(height, width, channels)` of 0..255.
@@ -105,14 +107,9 @@ def detect(
         per_class: Whether a patch gives a box for each class above the threshold, or only for its best class.
         most: Number of boxes to keep, those with the best scores; None for all.
 
-    Returns:
-        A `Detection`, in the order of the patches.
-
     Raises:
         ImportError, OSError: if `picture` is a file and Pillow is not installed, or the file cannot be opened.
         TypeError, ValueError: if an argument is invalid, or the picture cannot be decoded or has other channels.
-
-    Source: `post_process_grounded_object_detection` of transformers 5.24.
 
     Examples:
         >>> found = detection.detect(detector, "photo.jpg", threshold=0.005)

@@ -314,12 +314,7 @@ def evaluate(
             used if there is one. Classes are matched by name if both have names.
         most: Number of boxes or masks per picture, those with the best scores. None: 300 pairs of a patch and a class
             (Scenic), or 100 pairs of a query and a class (EoMT's authors).
-        on_bad_image: `"stop"` or `"skip"` (see `open_data`).
-        distribution: As in `segmentation.evaluate`.
-        progress: Whether to show a progress bar.
-
-    Returns:
-        A `MeanAPResult`, over the pictures of all processes.
+        on_bad_image: As in `segmentation.evaluate`, and `distribution` and `progress` as well.
 
     Raises:
         TypeError, ValueError, OSError, ImportError: as `detect`, `open_boxes` and `open_segments`; ValueError also for

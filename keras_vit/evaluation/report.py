@@ -67,20 +67,16 @@ def draw_confusion(
 ) -> "Figure":
     """Draws the confusion matrix, the most frequent confusions, the accuracies of classes, and the worst mistakes.
 
+    Returns the matplotlib figure with this `title`.
+
     Args:
         result: What `evaluate` returned, or counts `(classes, classes)`; rows are true classes, columns predictions.
         path: Path of a `.png`, `.svg` or `.pdf` file to write; None: no file is written.
         class_names: Names of the classes; None: the result's names, or numbers.
-        title: Title of the figure.
-
-    Returns:
-        The matplotlib figure.
 
     Raises:
-        ImportError: if matplotlib is not installed.
-        ValueError: if there is no confusion matrix, it is not square, `class_names` has not one name for each class,
-            or the path has another suffix.
-        OSError: if the file cannot be written.
+        ImportError, OSError: if matplotlib is not installed, or the file cannot be written.
+        ValueError: if the confusion matrix is missing or not square, or `class_names` or the suffix does not fit.
 
     Examples:
         >>> figure = evaluation.draw_confusion(np.array([[3, 1], [0, 4]]), "confusion.png", class_names=["cat", "dog"])

@@ -74,18 +74,8 @@ def gradient_attention(
     The relevance of Chefer et al. (arXiv 2103.15679, equations 5 and 6). The attention weights of a block are
     multiplied by the score's gradient with respect to them, negative products become 0, and heads are averaged. The
     identity plus these matrices is multiplied through the blocks. Unlike attention rollout, the result depends on the
-    class. Arguments are as in `saliency`.
-
-    Returns:
-        float32 `(batch, rows, columns)`, at least 0, in units of the score, for the token that the head reads, as in
-        `attention_rollout`.
-
-    Raises:
-        TypeError: if the model has no attention, or the images are not numbers.
-        ValueError: if the model has no head with one number for each class, several models inside or was optimized for
-            inference, it does not take such images, `classes` are not integers, one or one for each image, there is no
-            such class, or `batch_size` is not a positive integer.
-        OSError: if the model's file is missing or cannot be read or fetched; ValueError if it is damaged or unknown.
+    class. It is float32 `(batch, rows, columns)`, at least 0, in units of the score, for the token that the head reads.
+    Arguments are as in `saliency`, errors as in `saliency` and `attention_rollout`.
 
     Examples:
         >>> inspection.gradient_attention(model, images, classes=[0, 1, 2, 3]).shape
@@ -124,22 +114,14 @@ def gradient_attention(
 def class_evidence(
     model: ModelSource, images: Any, classes: Classes = None, *, batch_size: int = BATCH_SIZE
 ) -> np.ndarray:
-    """Returns the logit of a class for each patch separately (big_vision's `logits_2d`).
+    """Returns the logit of a class for each patch, float32 `(batch, rows, columns)` (big_vision's `logits_2d`).
 
     The layers after the pooling are applied to every encoded patch. If the model averages its patches and has no tanh
     layer, the mean of the map is exactly the logit of the image. With a class token or attention pooling, the head was
-    not trained on patches, and the map shows which patches resemble the tokens that it was trained on. Arguments are as
-    in `saliency`. For a model around a Vision Transformer that has the head, pass the Vision Transformer inside.
+    not trained on patches. The map then shows which patches resemble the tokens that it was trained on. For a model
+    around a Vision Transformer that has the head, pass the Vision Transformer inside.
 
-    Returns:
-        float32 `(batch, rows, columns)`, logits.
-
-    Raises:
-        TypeError: if the model contains no model of this package, or the images are not numbers.
-        ValueError: if nothing pools the tokens, there is no head, it reads several tokens, the model has several models
-            inside, was optimized for inference or does not take such images, `classes` are not integers, one or one for
-            each image, there is no such class, or `batch_size` is not a positive integer.
-        OSError: if the model's file is missing or cannot be read or fetched; ValueError if it is damaged or unknown.
+    Arguments and errors are as in `saliency`; ValueError also for a model whose head reads all or several tokens.
 
     Examples:
         >>> inspection.class_evidence(model, images, classes=7).shape

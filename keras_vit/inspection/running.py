@@ -22,21 +22,11 @@ ModelSource = keras.Model | str | os.PathLike[str]  # a model, or what `keras_vi
 class Probe:
     """A model whose layers can be called otherwise, and the grid of patches in the pass that ran last.
 
-    Args:
-        model: A `VisionTransformer`, a `BiT`, a functional or sequential model with one of them among its layers, at
-            any depth; or what `keras_vit.load` takes.
-        attention: Whether it has to be a Vision Transformer.
-
     Attributes:
-        model: The model.
+        model: A `VisionTransformer`, a `BiT`, or a functional or sequential model with one of them at any depth.
         inner: The `VisionTransformer` or `BiT` that it is or has inside.
         config: The config of `inner`.
         grid: Rows and columns of patches; they depend on the images where sizes are free.
-
-    Raises:
-        TypeError: if it is another type, or with `attention` has no attention.
-        ValueError: if there are several inside, or it is not a name that is known, or a damaged file.
-        OSError: if its file is missing, or cannot be read or fetched.
     """
 
     def __init__(self, model: ModelSource, *, attention: bool = False) -> None:

@@ -214,13 +214,10 @@ class MLP(_HiddenLayer):
         epsilon: Added to the variance by that normalisation.
 
     Call arguments:
-        x: `(..., D)`.
+        x: `(..., D)`, as the output.
         seeds: Seeds drawn beforehand with `draw_seeds`, for use inside a rematerialised function.
 
-    Output: as `x`.
-
-    Raises:
-        ValueError: if `gelu` is unknown, or the rate is not from 0 to below 1.
+    Raises ValueError if `gelu` is unknown, or the rate is not from 0 to below 1.
 
     Examples:
         >>> layers.MLP(width=16)(np.zeros((1, 5, 8), "float32")).shape[-1]
@@ -246,19 +243,13 @@ class MLP(_HiddenLayer):
 class SwiGLU(_HiddenLayer):
     """`fc2(silu(gate(x)) * value(x))` (Shazeer, arXiv 2002.05202), with a dropout before and after `fc2`.
 
-    The MLP of DINOv2's giant, of DINOv3's S+, H+ and 7B, and of EVA-02.
+    The MLP of DINOv2's giant, of DINOv3's S+, H+ and 7B, and of EVA-02. It is called as `MLP`.
 
     Args:
         width: Length of the gate and of the value.
         norm: Whether their product is normalised before `fc2`, as in EVA-02's B and L.
         epsilon: Added to the variance by that normalisation.
         dropout: Rate of both dropouts while training.
-
-    Call arguments:
-        x: `(..., D)`.
-        seeds: Seeds drawn beforehand with `draw_seeds`, for use inside a rematerialised function.
-
-    Output: as `x`.
 
     Examples:
         >>> tuple(layers.SwiGLU(width=16)(np.zeros((1, 5, 8), "float32")).shape)
@@ -501,19 +492,15 @@ class MixerBlock(SameShape, ResidualBlock):
         tokens_mlp_width: Length of the hidden layer of the perceptron across tokens.
         mlp_width: Length of the hidden layer of the perceptron across channels.
         dropout: Rate of dropout in both perceptrons.
-        drop_path: Rate of stochastic depth: how often each branch of an example is skipped.
-        remat: Whether to recompute the block in the backward pass instead of keeping its activations.
+        drop_path: As in `TransformerBlock`, like `remat`. All rates apply only in training.
+        remat: Whether to recompute the block in the backward pass.
         gelu: `"tanh"`, as in the official code, `"exact"`, as timm computes the same weights, or `"quick"`.
         epsilon: Added to the variance by both layer normalisations.
 
     Call arguments:
-        x: `(batch, T, D)`, with the same T in every call.
+        x: `(batch, T, D)`, with the same T in every call; as the output.
 
-    Output: as `x`. All rates apply while training only.
-
-    Raises:
-        ValueError: if `gelu` is unknown, a rate is not from 0 to below 1, or the number of tokens is not known when the
-            layer is built.
+    Raises ValueError if `gelu` or the number of tokens is unknown, or a rate is not from 0 to below 1.
 
     Examples:
         >>> tuple(layers.MixerBlock(tokens_mlp_width=3, mlp_width=16)(np.zeros((1, 4, 8), "float32")).shape)

@@ -66,19 +66,7 @@ class DenseModel(ImageModel):
     """The base of models for segmentation, detection and depth, made of a `VisionTransformer` and a head.
 
     Subclasses set `config_type`, `default_name`, and `outputs_of`, a function from the config, the backbone and a dtype
-    policy to the outputs.
-
-    Args:
-        config: The configuration of the model.
-        input_tensor: As in `VisionTransformer`.
-        name: Name of the model.
-        dtype: Dtype policy of all layers; None for Keras's global one.
-        trainable: Whether training changes the weights.
-
-    Raises:
-        TypeError: if `config` is not of this model's class.
-        ValueError: if `input_tensor` is not an input for the backbone, `dtype` is unknown, or Keras is set to images
-            with channels first.
+    policy to the outputs. Arguments and errors are as in `VisionTransformer`.
     """
 
     config_type = DenseConfig
@@ -383,23 +371,18 @@ class EoMT(DenseModel):
         """Returns the logits before each block with queries and after the last one, with masked attention.
 
         With masked attention, a query reads only the patches inside its own mask, which is predicted before the block.
+        The list has `query_blocks + 1` dicts, as a call of the model returns them. With `mask_probability=0` the last
+        one is the result of a call.
 
         Args:
             images: `(batch, *image_size, channels)`.
             mask_probability: Probability of masked attention for a query: a number, one for each block
                 `(query_blocks,)`, or one for each image and block `(batch, query_blocks)`.
             draws: Uniform random numbers `(query_blocks, batch, queries)`: a query is not masked if its number is above
-                the probability. Needed unless probabilities are numbers or one for each block, all of them 0 or 1.
+                the probability. Needed (ValueError) unless probabilities are numbers or one for each block, all of them
+                0 or 1.
             rope_scale: Factor of the rotary coordinates, a scalar; None for 1.
             training: As in a call of the model.
-
-        Returns:
-            A list of `query_blocks + 1` dicts with `"classes"` and `"masks"`, as a call of the model returns them, in
-            the order of the blocks. With `mask_probability=0` the last one is the result of a call.
-
-        Raises:
-            ValueError: if `draws` is needed and None, the number of probabilities is not the number of blocks, one is
-                outside 0..1, or the images do not fit the model.
 
         Examples:
             >>> len(keras_vit.EoMT(eomt_config).predictions(small_images)) == eomt_config.query_blocks + 1

@@ -221,8 +221,7 @@ def _activated(config: ViTConfig | BiTConfig, logits: Any, policy: Any) -> Any:
 class VisionTransformer(ImageModel):
     """A Vision Transformer as a functional Keras model, made from a `ViTConfig`.
 
-    It trains, saves, clones and exports like any functional model, and any of its layers can be the output of a
-    sub-model.
+    It trains, saves, clones and exports like any functional model. Any of its layers can be the output of a sub-model.
 
     Args:
         config: The configuration of the model.
@@ -233,9 +232,8 @@ class VisionTransformer(ImageModel):
         trainable: Whether training changes the weights.
 
     Raises:
-        TypeError: if `config` is not a `ViTConfig`.
-        ValueError: if `input_tensor` does not fit the config, the dtype or the activation is unknown, or Keras is set
-            to channels first; at call time, if the images do not fit the config.
+        TypeError, ValueError: if `config` is of another class, `input_tensor` does not fit it, the dtype or the
+            activation is unknown, or Keras is set to channels first; at call time, if the images do not fit the config.
 
     Examples:
         >>> small = keras_vit.VisionTransformer(config)

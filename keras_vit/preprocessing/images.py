@@ -445,19 +445,9 @@ def check_pixels(
 ) -> np.ndarray:
     """Returns images as an array in their own dtype, after the one check of pixels in 0..255 that the package has.
 
-    Args:
-        images: `(batch, height, width, channels)` or `(height, width, channels)`: an array, a tensor of any backend, or
-            a list of equally large images. Floats may lie outside 0..255 by what a filter overshoots (`OVERSHOOT`).
-        channels: How many there have to be.
-        name: What the images are called in messages.
-        item: From the number of an image to what it is called in messages; None for `"image 3 of images"`.
-        scaled: What happens where all values lie in [-1, 1], or seem to be standardised: `"warn"` of floats, or
-            `"raise"`, which is for data that a model is trained on; `"ignore"` of a few pictures, which may be dark.
-
-    Raises:
-        TypeError: for what holds no integers or floats, and for symbolic tensors.
-        ValueError: for another shape, images that differ in size, NaN, infinite values, values outside 0..255 where
-            there are three channels, and with `"raise"` values that are scaled.
+    Floats may lie outside 0..255 by what a filter overshoots (`OVERSHOOT`). `name` and `item`, a function of the
+    number, are for messages. `scaled` says what happens where all values lie in [-1, 1], or seem to be standardised:
+    `"warn"`, `"raise"` for data that a model is trained on, or `"ignore"` for a few pictures, which may be dark.
     """
     images = _as_numbers(images, name)
     check_shape_and_dtype(images, channels, name)

@@ -534,19 +534,13 @@ def plot(
         result: What `segment` returns.
         picture: The picture, as `segment` takes it, of three channels.
         path: The `.png`, `.svg` or `.pdf` to write; None for none.
-        colours: None for colours that people with any colour vision tell apart, the largest segments first; the name of
-            a data set (see `label_set`) or `(red, green, blue)` of 0..255 for each class, by which all segments of a
-            class look the same.
+        colours: None for colours that people with any colour vision distinguish, the largest segments first; the name
+            of a data set (see `label_set`) or `(red, green, blue)` of 0..255 for each class.
         opacity: Of the colours over the picture, 0..1.
 
-    Returns:
-        The figure.
-
     Raises:
-        ImportError: if matplotlib is not installed, or Pillow for a picture's file.
-        OSError: if the picture cannot be opened, or the file not written.
-        TypeError, ValueError: if an argument is invalid, the picture cannot be decoded or has another size, a class
-            has no colour, or `path` has another ending.
+        ImportError, OSError: if matplotlib or Pillow is missing; if a file cannot be opened or written.
+        TypeError, ValueError: if an argument is invalid, the picture does not fit, or a class has no colour.
 
     Examples:
         >>> result = segmentation.segment(segmenter, "photo.jpg")

@@ -298,9 +298,10 @@ class ImageText(WithTexts, SharedModel, keras.Model):
         stride: int = 336,
         batch_size: int = 32,
     ) -> LinearSegmenter:
-        """Returns a segmentation model for named classes, for `segmentation.segment` and `evaluate`. Needs a TIPS.
+        """Returns a `LinearSegmenter` for named classes without the text tower, whose logits are cosines. Needs a TIPS.
 
-        Each patch attends only to itself in the last block, and is compared with the mean text embedding of each class.
+        Each patch attends only to itself in the last block, and is compared with the mean text embedding of each class
+        (`pytorch/TIPS_zeroshot_segmentation.ipynb` of google-deepmind/tips).
 
         Args:
             class_names: Names of the classes; they become `config.class_names`.
@@ -308,18 +309,11 @@ class ImageText(WithTexts, SharedModel, keras.Model):
             mode: `"slide"` averages class probabilities of overlapping crops; `"whole"` takes the whole picture at
                 once.
             image_size: Shorter side of a picture, and both sides of a crop, in pixels.
-            stride: Distance between crops in pixels, for `"slide"`.
+            stride: Distance between crops in pixels, for `"slide"`; at most `image_size`.
             batch_size: Number of texts per step.
 
-        Returns:
-            A `LinearSegmenter` without the text tower, whose logits are cosines.
-
         Raises:
-            TypeError, ValueError: if the model is not a TIPS or has no tokenizer, an argument is out of range, `stride`
-                is above `image_size`, or names or templates are refused as in `zero_shot_classifier`.
-            ImportError: if the tokenizer needs a package of the extra `text`.
-
-        Source: `pytorch/TIPS_zeroshot_segmentation.ipynb` of google-deepmind/tips.
+            TypeError, ValueError, ImportError: as `zero_shot_classifier`; if the model is not a TIPS.
         """
         names = checked_names(class_names)
         check_choice("mode", mode, ("slide", "whole"))

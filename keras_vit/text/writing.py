@@ -58,15 +58,7 @@ def save_image_text(
         overwrite: Whether to replace existing files.
 
     Raises:
-        TypeError: if `path` is not a path.
-        ValueError: if the layout is unknown or cannot store one of the towers, a weight is beyond the range of float32,
-            or a tower is quantized or has LoRA adapters.
-        OSError: if a file exists already (FileExistsError), or cannot be read or written.
-
-    Examples:
-        >>> text.save_image_text(both, "towers.npz", "big_vision")
-        >>> text.load_image_text("towers.npz", tokenizer=None).text_encoder.config == both.text_encoder.config
-        True
+        TypeError, ValueError, OSError: as `to_checkpoint`, for either tower.
     """
     if isinstance(both, OpenVocabularyDetector):
         check_choice("layout", layout, ("huggingface", "scenic"))

@@ -189,15 +189,11 @@ def load_sharded(model: keras.Model, path: str | os.PathLike[str]) -> None:
     """Restores a model and its optimizer in place from a folder of `save_sharded`, on any number of devices.
 
     Each device gets its own part of one array after the other. Nothing is assigned where the checkpoint does not fit.
-
-    Args:
-        model: Of the same config, compiled with the same optimizer, or without one if it was saved without.
-        path: The folder.
+    `model` has the same config and is compiled with the same optimizer, or without one if it was saved without.
 
     Raises:
-        RuntimeError, ImportError: on another backend, or without Orbax.
-        FileNotFoundError, ValueError: if there is no such folder, or it is of another model, or damaged.
-        OSError: Orbax's own, if it cannot be read.
+        RuntimeError, ImportError: as `save_sharded`.
+        OSError, ValueError: if there is no such `path` (FileNotFoundError), or it is damaged or of another model.
 
     Example:
         >>> training.save_sharded(small, "checkpoints/step-2000")  # on JAX, with keras-vit-zoo[orbax]

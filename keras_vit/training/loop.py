@@ -285,17 +285,11 @@ def report(text: str) -> None:
 
 
 class RunFolder:
-    """One run's files, each moved into place when it is complete.
+    """One run's files, each moved into place when it is complete; only the first process reads and writes them.
 
     `run.json` holds the settings, the plain data that decide the run's numbers, and as `begun_with` fingerprints of
     weights and data (None of a pipeline). `step-N.npz` holds the weights, the state of the optimizer and of every
     random generator and the log after N steps, `log.csv` the log for people.
-    Only the first of the run's processes reads and writes the folder.
-
-    Raises:
-        ValueError: if the folder holds a run with other settings or of an older version, or something that is not a
-            run.
-        OSError: if `run.json` cannot be read.
     """
 
     def __init__(
@@ -463,19 +457,17 @@ def _read_state(path: Path, model: keras.Model) -> tuple[list[np.ndarray], dict[
 
 
 def draw_curve(log: list[dict[str, Any]], path: str | os.PathLike[str], title: str = "") -> None:
-    """Draws loss, accuracy and learning rate over the steps of a run.
+    """Draws loss, accuracy and learning rate over the steps of a run, into the `.png` at `path`.
 
     Args:
         log: Rows with `step` and any of `loss`, `val_loss`, `accuracy`, `val_accuracy`, `val_ranking_precision`,
             `val_mean_iou`, `val_panoptic_quality`, `learning_rate`.
-        path: The `.png` to write; it appears when it is complete.
+        path: It appears when it is complete.
         title: Title of the picture.
 
     Raises:
-        ImportError: if matplotlib is not installed (`pip install "keras-vit-zoo[plots]"`).
-        KeyError: if a row has no `step`.
-        ValueError: if `path` has another ending.
-        OSError: if the file cannot be written.
+        ImportError, OSError: if matplotlib is not installed, or the file cannot be written.
+        KeyError, ValueError: if a row has no `step`; if `path` has another ending.
 
     Examples:
         >>> training.draw_curve([{"step": 1, "loss": 2.0}, {"step": 2, "loss": 1.5}], "curve.png")

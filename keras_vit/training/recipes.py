@@ -349,19 +349,14 @@ def build_optimizer(
 ) -> "keras.optimizers.Optimizer":
     """Returns the optimizer of a recipe with its schedule: `MomentumSGD`, `AdamW`, `Muon`, or `TwoStageAdamW`.
 
-    A `TwoStageAdamW` is for an EoMT's recipes, which have `backbone_warmup_steps`.
+    A `TwoStageAdamW` is for an EoMT's recipes, which have `backbone_warmup_steps`. Only this one is built.
 
     Args:
         recipe: The recipe. With `accumulate`, its batches have `batch_size / accumulate` images.
-        model: The model that it will train; a recipe with `layer_decay` needs it.
-        steps: As in `build_schedule`.
+        model: The model that it will train; a recipe with `layer_decay` or `backbone_warmup_steps` needs it.
+        steps: As in `build_schedule`, and the errors as well.
 
-    Returns:
-        The optimizer, not yet built, except for a `TwoStageAdamW`.
-
-    Raises:
-        ValueError: as in `build_schedule`; if the recipe has `layer_decay` or `backbone_warmup_steps` and `model` is
-            missing or of another kind, or the recipe sets fields that its optimizer does not use.
+    ValueError also if the recipe sets fields that its optimizer does not use.
 
     Examples:
         >>> type(training.build_optimizer(training.recipe("finetune/cifar10"))).__name__

@@ -209,19 +209,11 @@ def save_adapters(model: keras.Model, path: str | os.PathLike[str]) -> Path:
 
 
 def load_adapters(model: keras.Model, path: str | os.PathLike[str]) -> list[str]:
-    """Adds the adapters of a file to a model, with the head and other weights that were trained with them.
+    """Adds the adapters of a file of `save_adapters` to a model, with the other weights that were trained with them.
 
-    Args:
-        model: The model that they were trained on, changed in place. Existing adapters of the same layers and rank are
-            overwritten.
-        path: A file of `save_adapters`.
-
-    Returns:
-        The names of all weights that were read.
-
-    Raises:
-        OSError: if the file is missing (FileNotFoundError) or cannot be read.
-        ValueError: if the file has no adapters, or adapters of another model, other layers or another rank.
+    `model` is the one that they were trained on, changed in place; adapters of the same layers and rank are
+    overwritten. Returns the names of all weights that were read. Raises OSError if the file at `path` cannot be read,
+    ValueError if it is another file or its adapters do not fit.
 
     Examples:
         >>> adapted = keras_vit.VisionTransformer(config)
@@ -319,17 +311,7 @@ def rate_multipliers(recipe: Any, model: Any) -> dict[str, float]:
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class Delayed(keras.optimizers.schedules.LearningRateSchedule):
-    """A schedule that begins later: the rate is 0 for some updates.
-
-    Args:
-        schedule: The rates from then on.
-        delay: How many updates have the rate 0; ValueError unless it is a whole number of at least 0.
-
-    Examples:
-        >>> from keras_vit.training.trainable import Delayed
-        >>> [float(Delayed(training.WarmupDecay(1.0, 4, "constant"), delay=2)(k)) for k in (1, 2)]
-        [0.0, 1.0]
-    """
+    """A schedule that begins after `delay` updates, whose rate is 0."""
 
     def __init__(self, schedule: Any, delay: int) -> None:
         self.schedule, self.delay = schedule, whole_number("delay", delay, 0)
@@ -349,22 +331,10 @@ class Delayed(keras.optimizers.schedules.LearningRateSchedule):
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class TwoStageAdamW(AdamW):
-    """AdamW in which all weights decay, biases and normalisations too, and some have another schedule.
+    """AdamW in which all weights decay, and those named by the patterns `backbone` have the schedule `backbone_rate`.
 
     While a schedule is at 0, gradients still count in the norm and move the moments. The norm is clipped as PyTorch
-    does (`torch.nn.utils.clip_grad_norm_`). Other arguments are those of `AdamW`.
-
-    Args:
-        backbone_rate: The schedule of the weights in `backbone`; None for `learning_rate`.
-        backbone: Patterns of their names.
-
-    Source: EoMT's `training/lightning_module.py` and `training/two_stage_warmup_poly_schedule.py`.
-
-    Examples:
-        >>> recipe = training.recipe("segmentation/eomt_ade20k_base")
-        >>> optimizer = training.build_optimizer(recipe, keras_vit.EoMT(eomt_config))
-        >>> max(optimizer.rates(0).values())
-        0.0
+    does (`torch.nn.utils.clip_grad_norm_`; EoMT's `training/two_stage_warmup_poly_schedule.py`).
     """
 
     decayed = "*"
