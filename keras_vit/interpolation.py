@@ -186,7 +186,7 @@ def resize_table(table: Any, old: tuple[int, int], new: tuple[Any, Any], method:
 
 
 def resize_patch_kernel(kernel: np.ndarray, patch_size: tuple[int, int]) -> np.ndarray:
-    """Returns the kernel of a patch embedding for another size of patches, `(*patch_size, channels, D)`, in its dtype.
+    """Returns the `kernel` of a patch embedding for another `patch_size`: `(*patch_size, channels, D)`, in its dtype.
 
     By FlexiViT's pseudo-inverse (arXiv 2212.08013, section 3.4; `resample_patchemb` in big_vision): where B resizes
     patches bilinearly, the new kernel is `pinv(B^T) w`, computed in float64. For a larger patch size this makes a

@@ -293,9 +293,9 @@ def knn_accuracy(
     distribution: str | None = None,
     progress: bool = True,
 ) -> AccuracyResult:
-    """Evaluates frozen features by the votes of the `k` nearest neighbours, as DINO does (see `knn`).
+    """Evaluates frozen features by the votes of the `k` nearest neighbours, as DINO does.
 
-    All arguments and errors are as in `few_shot` and `knn`. The `AccuracyResult` that is returned has no loss.
+    All arguments and errors are as in `few_shot`, votes as in `knn`. The `AccuracyResult` that is returned has no loss.
 
     Examples:
         >>> evaluation.knn_accuracy(model, (images, labels), (images, labels), k=1, progress=False).accuracy

@@ -30,7 +30,7 @@ PICTURED = 12  # mistakes that are shown below the matrix
 
 
 def confusion_shares(confusion: np.ndarray) -> np.ndarray:
-    """Returns a confusion matrix of counts as float64 shares, whose rows sum to 1 or 0; ValueError unless it is square.
+    """Returns the counts of a `confusion` matrix `(classes, classes)` as float64 shares of rows; ValueError for others.
 
     Examples:
         >>> evaluation.confusion_shares(np.array([[3, 1], [0, 0]])).tolist()
@@ -45,10 +45,10 @@ def confusion_shares(confusion: np.ndarray) -> np.ndarray:
 
 
 def most_confused(confusion: np.ndarray, count: int = LISTED) -> list[tuple[int, int, int]]:
-    """Returns the `count` most frequent mistakes: tuples (true class, predicted class, number of images).
+    """Returns the `count` most frequent mistakes of counts `(classes, classes)`: (true, predicted class, images).
 
     Examples:
-        >>> evaluation.most_confused(np.array([[3, 1], [2, 4]]))  # a matrix as in `confusion_shares`
+        >>> evaluation.most_confused(np.array([[3, 1], [2, 4]]))  # `confusion` and errors as in `confusion_shares`
         [(1, 0, 2), (0, 1, 1)]
     """
     confusion_shares(confusion)  # which checks it

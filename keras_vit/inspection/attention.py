@@ -68,8 +68,8 @@ def patch_attention_of_blocks(
 ) -> dict[int | str, np.ndarray]:
     """Returns `patch_attention` of several blocks from one pass, by block number counted from 0.
 
-    `blocks` are numbers as `block` in `attention_maps`, whose other arguments and errors apply. The maps are float32
-    `(batch, heads, rows, columns)`.
+    `blocks` are numbers, each as `block` there. Other arguments and errors are as in `attention_maps`. The maps are
+    float32 `(batch, heads, rows, columns)`.
 
     Examples:
         >>> [*inspection.patch_attention_of_blocks(model, images, [0, -1])]

@@ -257,7 +257,7 @@ def feature_map(
     Colours are principal components over the patches of all images, as in DINOv2 (arXiv 2304.07193, section 7.5, Figure
     1). The first component separates the foreground: the patches above its mean, with the sign that puts fewer of them
     at the borders. The first three components of the foreground are red, green and blue, scaled from the least to the
-    largest value; with `foreground=False`, these are components of all patches. The result is float32
+    largest value; without `foreground`, these are components of all patches. The result is float32
     `(batch, rows, columns, 3)` of 0..1; the background and components without differences are 0.
 
     Arguments and errors are as in `class_scores`, `layer` as in `nearest_patches`.

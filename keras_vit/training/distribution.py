@@ -104,7 +104,7 @@ def model_parallel(
     """Returns a distribution in which each of several groups of devices has one copy of the model, split among them.
 
     Batches must be multiples of the number of groups. `layout_map` splits `model` over the `shards` devices of a group
-    (ValueError unless they divide all); otherwise as `data_parallel`.
+    (ValueError unless they divide all). Other arguments and errors are as in `data_parallel`.
 
     Examples:
         >>> scope = training.model_parallel(config, shards=1, devices=["cpu:0"]).scope()

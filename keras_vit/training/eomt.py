@@ -36,8 +36,8 @@ _DRAWS = 6  # what tells these random numbers from those of the data
 def mask_probabilities(step: Any, starts: Sequence[int], ends: Sequence[int], power: float = 0.9) -> np.ndarray:
     """Returns the probability of masked attention in each block with queries, float32 `(blocks,)`.
 
-    It is 1 until update `starts[i]`, decays as a polynomial of exponent `power`, and is 0 from `ends[i]` on. `step` is
-    counted from 0. Raises ValueError unless each of `ends` is later than its start.
+    From the update in `starts` to that in `ends`, it falls from 1 to 0 as a polynomial of exponent `power`. `step` is
+    the update, counted from 0. Raises ValueError unless each end is later than its start.
 
     Examples:
         >>> training.mask_probabilities(150, starts=[100, 200], ends=[200, 300], power=1.0).tolist()

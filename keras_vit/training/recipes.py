@@ -331,7 +331,7 @@ def _recipes() -> tuple[Recipe, ...]:
 
 
 def build_loss(recipe: Recipe, class_weight: Sequence[float] | None = None) -> "keras.losses.Loss":
-    """Returns the loss of a recipe, on logits and one-hot labels: a `SoftmaxLoss` or a `SigmoidLoss`.
+    """Returns the loss of `recipe`, on logits and one-hot labels: a `SoftmaxLoss` or a `SigmoidLoss`.
 
     `class_weight` is as in `SoftmaxLoss`; ValueError if one is not a number of at least 0.
 
@@ -389,7 +389,7 @@ def build_optimizer(
 
 
 def build_schedule(recipe: Recipe, steps: int | None = None) -> "WarmupDecay":
-    """Returns the learning rate of a recipe, a `WarmupDecay`: a function of the number of an update.
+    """Returns the learning rate of `recipe`, a `WarmupDecay`: a function of the number of an update.
 
     `steps` are the updates of the whole training, None for the recipe's. A warm-up that would take more than half of
     them is shortened: to its share of the recipe's own steps, or else to a tenth. Raises ValueError if the number of

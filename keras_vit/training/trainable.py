@@ -194,7 +194,7 @@ def has_adapters(model: keras.Model, rank: int, targets: Sequence[str] | None, a
 
 
 def save_adapters(model: keras.Model, path: str | os.PathLike[str]) -> Path:
-    """Writes the adapters, the head and other trained weights to a small `.npz` file, and returns its path.
+    """Writes the adapters, the head and other trained weights of `model` to a small `.npz` file, and returns its path.
 
     The file at `path` is replaced when it is complete. Raises ValueError for a model without adapters, OSError if the
     file cannot be written. `load_adapters` reads it.
