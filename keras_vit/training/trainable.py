@@ -261,9 +261,9 @@ def layer_decay(model: keras.Model, rate: float) -> dict[str, float]:
     """Returns learning-rate multipliers that are smaller for layers nearer to the image, for `rate_multipliers`.
 
     The multiplier is 1 for the head and all else after the blocks, `rate` for the last block and `rate ** 2` for the
-    one before it; patch embedding, stem, class token and position embeddings have `rate ** (depth + 1)` (BEiT, arXiv
-    2106.08254, and MAE, arXiv 2111.06377). Rates of 0.65 to 0.75 are common. Raises ValueError if `rate` is not in (0,
-    1], or `model` is not a Vision Transformer with blocks.
+    one before it, and so on; patch embedding, stem, class token and position embeddings have `rate ** (depth + 1)`
+    (BEiT, arXiv 2106.08254, and MAE, arXiv 2111.06377). Rates of 0.65 to 0.75 are common. Raises ValueError if `rate`
+    is not in (0, 1], or `model` is not a Vision Transformer with blocks.
 
     Examples:
         >>> training.layer_decay(small, 0.5)["block_0/*"]  # of two blocks the first
