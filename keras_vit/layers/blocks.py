@@ -243,7 +243,7 @@ class MLP(_HiddenLayer):
 class SwiGLU(_HiddenLayer):
     """`fc2(silu(gate(x)) * value(x))` (Shazeer, arXiv 2002.05202), with a dropout before and after `fc2`.
 
-    The MLP of DINOv2's giant, of DINOv3's S+, H+ and 7B, and of EVA-02. It is called as `MLP`.
+    The MLP of DINOv2's giant, of DINOv3's S+, H+ and 7B, and of EVA-02. Call arguments are as in `MLP`, `(..., D)`.
 
     Args:
         width: Length of the gate and of the value.

@@ -71,8 +71,8 @@ def feature_extractor(model: VisionTransformer | BiT, features: Sequence[str], l
 
     Examples:
         >>> extractor = keras_vit.feature_extractor(model, ["block_-1", "pre_logits"], layout="map")
-        >>> extractor(images)["block_-1"].shape[1:]
-        (6, 6, 96)
+        >>> tuple(extractor(images)["block_-1"].shape)
+        (4, 6, 6, 96)
     """
     table = _table(model)
     check_choice("layout", layout, ("tokens", "map"))
