@@ -86,18 +86,11 @@ class AnnotatedPictures(Annotated):
         return self.tests is not None
 
     def read(self, i: int) -> tuple[np.ndarray, Targets]:
-        """Returns the pixels of a picture, uint8 `(height, width, 3)`, and its targets as a dict.
-
-        Targets are `masks` `(T, height, width)` or `boxes` `(T, 4)`, `labels` `(T,)`, and `crowd` `(T,)` if the data
-        marks groups of objects. IndexError if there is no such picture; ValueError or OSError if it cannot be read.
-        """
+        """Returns the pixels of picture `i`, uint8 `(height, width, 3)`, and its targets, a dict of arrays."""
         return self.with_targets(self.examples).read(range(len(self.examples))[i])
 
     def part(self, numbers: Iterable[int]) -> Self:
-        """Returns the same data with a subset of the pictures, by index; negative indices count from the end.
-
-        Raises IndexError for an index out of range, TypeError for an index that is not an integer.
-        """
+        """Returns the same data with the pictures of these numbers; negative numbers count from the end."""
         chosen = [range(len(self.examples))[operator.index(number)] for number in numbers]
         return dataclasses.replace(self, examples=self.examples.part(chosen), whole=None)
 

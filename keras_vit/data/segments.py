@@ -102,9 +102,9 @@ def open_segments(
 
             - a folder with pictures, where `annotations` are COCO's, panoptic (the PNGs lie in a folder of the file's
               name beside it) or of instances (needs pycocotools, the extra `coco`);
-            - a folder with `images/` and `instances/`, or with `train/` and `val/` that have these: for
-              `images/photo.jpg` the folder `instances/photo` with a picture for each instance, whose pixels above 0 are
-              its mask and whose name begins with its class, such as `cat_1.png`;
+            - a folder with `images/` and `instances/`, or with `train/` and `val/` that have these: `images/photo.jpg`
+              has a folder `instances/photo` with a picture for each instance. Its pixels above 0 are its mask, and its
+              name begins with its class, such as `cat_1.png`;
             - ADE20K's folder with `images/`, `annotations/` (for stuff) and `annotations_instance/` (for things);
             - a list of pictures and one of targets `{"masks": (T, height, width), "labels": (T,)}`;
             - what `open_masks` takes or returns: each class that occurs is one segment.
@@ -115,10 +115,7 @@ def open_segments(
         split: `"train"` (which also has the test pictures, as `tests`), `"test"` or `"validation"`.
 
     Returns the pictures that have a segment. Pictures of COCO and of lists without one are used for evaluation only.
-
-    Raises:
-        TypeError, ValueError, KeyError, OSError, ImportError: as `open_boxes`; if pycocotools is missing for COCO's
-            masks.
+    Errors are as in `open_boxes`; ImportError if pycocotools is missing for COCO's masks.
     """
     source, annotations = expanded_path(source), expanded_path(annotations)
     names, count = check_class_names(class_names, classes)

@@ -308,18 +308,14 @@ def evaluate(
 ) -> MeanAPResult:
     """Returns COCO's average precision on pictures at their own sizes: of boxes, or of the masks of an EoMT.
 
+    Arguments that are not listed here are as in `segmentation.evaluate`, and so are errors.
+
     Args:
         model: A `Detector`, or an `EoMT`, whose instance masks are compared.
-        data: What `open_boxes` takes or returns (for an EoMT, `open_segments`), or a stream of it. The test split is
-            used if there is one. Classes are matched by name if both have names.
+        data: What `open_boxes` (for an EoMT, `open_segments`) takes or returns, or a stream of it, used in its test
+            split.
         most: Number of boxes or masks per picture, those with the best scores. None: 300 pairs of a patch and a class
             (Scenic), or 100 pairs of a query and a class (EoMT's authors).
-        on_bad_image: As in `segmentation.evaluate`, and `distribution` and `progress` as well.
-
-    Raises:
-        TypeError, ValueError, OSError, ImportError: as `detect`, `open_boxes` and `open_segments`; ValueError also for
-            a class whose name the model does not know, TypeError for a stream of training data, which has no end.
-        RuntimeError: if the processes cannot work together, or another one ends before its time.
 
     Examples:
         >>> boxes = data.open_boxes(([pixels[0]], [{"boxes": [[2, 2, 10, 12]], "labels": [0]}]), classes=3)

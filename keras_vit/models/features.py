@@ -40,14 +40,7 @@ _BLOCK = re.compile(r"block_(-?\d+)(?:/(.+))?")
 
 
 def feature_names(model: VisionTransformer | BiT) -> tuple[str, ...]:
-    """Returns the names of all results that `feature_extractor` can return, in the order of computing.
-
-    TypeError unless `model` is a `VisionTransformer` or a `BiT`.
-
-    Examples:
-        >>> keras_vit.feature_names(small)[:3]
-        ('stem', 'embedded', 'block_0/attention_weights')
-    """
+    """Returns the names of all results of `model` that `feature_extractor` can return, in the order of computing."""
     return tuple(_table(model))
 
 
@@ -63,11 +56,11 @@ def feature_extractor(model: VisionTransformer | BiT, features: Sequence[str], l
             - `"block_0"`, or from the end `"block_-1"`: the output of a block, `(batch, tokens, D)`. With `/attention`
               the output of attention, `/+attention` its sum with the input, `/mlp` the output of the MLP,
               `/attention_weights` `(batch, heads, tokens, tokens)`.
-            - `"stem"`, `"embedded"`, `"encoded"`, `"pooled"` and `"pre_logits"`, the input of the head. transformers'
-              `last_hidden_state` is `"encoded"`, for CLIP `"before_norm"`.
+            - `"stem"`, `"embedded"`, `"encoded"` (transformers' `last_hidden_state`), `"pooled"`, `"pre_logits"` and
+              more.
             - for a `BiT` and hybrids `"stage_1"`, ..., `"block1_unit1"`, ...: `(batch, rows, columns, channels)`.
-        layout: `"tokens"`: sequences stay `(batch, tokens, D)`. `"map"`: they become `(batch, rows, columns, D)`,
-            without the tokens before the patches, as detectors and segmentation heads read them.
+        layout: `"tokens"`: `(batch, tokens, D)`. `"map"`: `(batch, rows, columns, D)`, without the tokens before the
+            patches.
 
     Examples:
         >>> extractor = keras_vit.feature_extractor(model, ["block_-1", "pre_logits"], layout="map")

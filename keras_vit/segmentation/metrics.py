@@ -193,10 +193,7 @@ def evaluate(
             `"alone"`: this process evaluates by itself.
         progress: Whether to show a progress bar.
 
-    Raises:
-        TypeError, ValueError, OSError, ImportError: as `segment` and `open_masks`; ValueError also for a class whose
-            name the model does not know, or where no pixel has a class; TypeError for a stream of training data.
-        RuntimeError: if the processes cannot work together, or another one ends before its time.
+    Errors are as in `segment` and `open_masks`; RuntimeError if the processes cannot work together.
 
     Examples:
         >>> masks = (pixels, np.arange(4)[:, None, None] % 2 * np.ones((24, 24), "uint8"))

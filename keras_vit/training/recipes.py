@@ -331,13 +331,7 @@ def _recipes() -> tuple[Recipe, ...]:
 
 
 def build_loss(recipe: Recipe, class_weight: Sequence[float] | None = None) -> "keras.losses.Loss":
-    """Returns the loss of `recipe`, on logits and one-hot labels: a `SoftmaxLoss` or a `SigmoidLoss`.
-
-    `class_weight` is as in `SoftmaxLoss`; ValueError if one is not a number of at least 0.
-
-    Examples:
-        >>> type(training.build_loss(training.recipe("finetune/cifar10"))).__name__
-        'SoftmaxLoss'
+    """Returns the `SoftmaxLoss` or `SigmoidLoss` of `recipe`, on logits and one-hot labels; `class_weight` as in these.
     """
     from keras_vit.training.optimizers import SigmoidLoss, SoftmaxLoss
 
