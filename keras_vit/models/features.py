@@ -47,17 +47,15 @@ def feature_names(model: VisionTransformer | BiT) -> tuple[str, ...]:
 def feature_extractor(model: VisionTransformer | BiT, features: Sequence[str], layout: str = "tokens") -> keras.Model:
     """Returns a model with the same weights whose output is a dict of intermediate results by name, in one pass.
 
-    Its attribute `config` is the config of `model`, which is not saved with it.
-
     Args:
-        model: A `VisionTransformer`, or a `BiT`.
+        model: A `VisionTransformer`, or a `BiT`; the result has its `config`, but does not save it.
         features: Names from `feature_names(model)`; ValueError lists them.
 
             - `"block_0"`, or from the end `"block_-1"`: the output of a block, `(batch, tokens, D)`. With `/attention`
               the output of attention, `/+attention` its sum with the input, `/mlp` the output of the MLP,
               `/attention_weights` `(batch, heads, tokens, tokens)`.
-            - `"stem"`, `"embedded"`, `"encoded"` (transformers' `last_hidden_state`), `"pooled"`, `"pre_logits"` and
-              more.
+            - `"stem"`, `"embedded"`, `"encoded"`, `"pooled"` and `"pre_logits"`, the input of the head. transformers'
+              `last_hidden_state` is `"encoded"`, for CLIP `"before_norm"`.
             - for a `BiT` and hybrids `"stage_1"`, ..., `"block1_unit1"`, ...: `(batch, rows, columns, channels)`.
         layout: `"tokens"`: `(batch, tokens, D)`. `"map"`: `(batch, rows, columns, D)`, without the tokens before the
             patches.

@@ -331,8 +331,7 @@ def _recipes() -> tuple[Recipe, ...]:
 
 
 def build_loss(recipe: Recipe, class_weight: Sequence[float] | None = None) -> "keras.losses.Loss":
-    """Returns the `SoftmaxLoss` or `SigmoidLoss` of `recipe`, on logits and one-hot labels; `class_weight` as in these.
-    """
+    """Returns the `SoftmaxLoss` or `SigmoidLoss` of `recipe`, on logits and one-hot labels, with its `class_weight`."""
     from keras_vit.training.optimizers import SigmoidLoss, SoftmaxLoss
 
     return {"softmax": SoftmaxLoss, "sigmoid": SigmoidLoss}[recipe.loss](recipe.label_smoothing, class_weight)
