@@ -89,9 +89,9 @@ PACKAGES: dict[str, dict[str, str]] = {
         "keras_vit.checkpoints.download": (
             "class_names find_checkpoint find_recommended is_copy is_variant resolve_source"
         ),
-        "keras_vit.checkpoints.files": "names_beside pair_in",
+        "keras_vit.checkpoints.files": "is_keras_file names_beside pair_in",
         "keras_vit.checkpoints.hub": "DownloadError push_to_hub",
-        "keras_vit.checkpoints.keras_files": "config_in_file is_keras_file read_keras",
+        "keras_vit.checkpoints.keras_files": "config_in_file read_keras",
         "keras_vit.checkpoints.writing": "check_format save_model to_checkpoint",
     },
     "keras_vit.data": {

@@ -3,12 +3,14 @@
 import contextlib
 import os
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal, TypeVar, Unpack
 
 from keras_vit import checkpoints, models
 from keras_vit._arguments import Source, Tensor, warn_caller
 from keras_vit._options import keywords, refuse_unknown
 from keras_vit.checkpoints.catalogue import repositories_called
+from keras_vit.checkpoints.files import path_of, weights_in
 from keras_vit.checkpoints.keras_files import check_unpacked
 from keras_vit.models import (
     VARIANTS,
@@ -70,12 +72,12 @@ def load(source: Source, **options: Unpack[LoadOptions]) -> VisionTransformer | 
         raise ValueError(
             "channels and input_tensor exclude each other. Build the model with channels, and call it on the tensor."
         )
-    if checkpoints.is_variant(source):
-        return _load_checkpoint(checkpoints.find_recommended(str(source)), given)
-    path = checkpoints.resolve_source(source)
-    if checkpoints.is_keras_file(path):
-        return _load_keras_file(os.path.expanduser(path), given)
-    return _load_checkpoint(path, given)
+    path = path_of(source)
+    if path is None:
+        is_variant = checkpoints.is_variant(source)
+        name = checkpoints.find_recommended(str(source)) if is_variant else checkpoints.resolve_source(source)
+        return _load_checkpoint(name, given)
+    return (_load_keras_file if checkpoints.is_keras_file(path) else _load_checkpoint)(path, given)
 
 
 from_checkpoint = load
@@ -104,9 +106,12 @@ def _load_checkpoint(path: Source, options: Mapping[str, Any]) -> Any:
     else:
         path, head = checkpoints.pair_in(path)
     reading["head"] = head
-    given, path = path, checkpoints.find_checkpoint(path)
-    if "numerics" not in options and checkpoints.is_copy(given, path):
-        reading["numerics"] = "official"
+    if isinstance(path, Path):
+        path = weights_in(path)
+    else:
+        name, path = path, checkpoints.find_checkpoint(path)
+        if "numerics" not in options and checkpoints.is_copy(name, path):
+            reading["numerics"] = "official"
     size = options.get("image_size")
     plan = checkpoints.open_checkpoint(path, image_size=None if size == "dynamic" else size, **reading)
     config = _with_names_beside(plan.config, path if head is None else head)

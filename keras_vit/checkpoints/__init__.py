@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from keras_vit.checkpoints.download import is_copy as is_copy
     from keras_vit.checkpoints.download import is_variant as is_variant
     from keras_vit.checkpoints.download import resolve_source as resolve_source
+    from keras_vit.checkpoints.files import is_keras_file as is_keras_file
     from keras_vit.checkpoints.files import names_beside as names_beside
     from keras_vit.checkpoints.files import pair_in as pair_in
     from keras_vit.checkpoints.hub import DownloadError as DownloadError
     from keras_vit.checkpoints.hub import push_to_hub as push_to_hub
     from keras_vit.checkpoints.keras_files import config_in_file as config_in_file
-    from keras_vit.checkpoints.keras_files import is_keras_file as is_keras_file
     from keras_vit.checkpoints.keras_files import read_keras as read_keras
     from keras_vit.checkpoints.writing import check_format as check_format
     from keras_vit.checkpoints.writing import save_model as save_model

@@ -104,9 +104,13 @@ class Layout:
     config_type: type[Any] = ViTConfig
 
 
-def having(*arrays: str) -> Callable[[Collection[str], Sidecars], bool]:
-    """Returns a `Layout.recognise` that is true for a file with at least one of these arrays."""
-    return lambda names, sidecars: any(name in names for name in arrays)
+def having(*arrays: str, ending: str | None = None) -> Callable[..., bool]:
+    """Returns a `Layout.recognise`: whether a file has one of these arrays, or one whose name has this ending."""
+
+    def recognise(names: Collection[str], sidecars: Sidecars | None = None) -> bool:
+        return any(a in names for a in arrays) or (ending is not None and any(n.endswith(ending) for n in names))
+
+    return recognise
 
 
 def _not_read() -> "Plan":

@@ -40,9 +40,9 @@ from keras_vit.checkpoints.catalogue import (
     repositories,
 )
 from keras_vit.checkpoints.checkpoint import open_checkpoint
-from keras_vit.checkpoints.files import ENDINGS, names_beside, open_file, pair_in, weights_in
+from keras_vit.checkpoints.files import ENDINGS, is_keras_file, names_beside, open_file, pair_in, weights_in
 from keras_vit.checkpoints.hub import SCHEME, DownloadError, fetch_from_hub
-from keras_vit.checkpoints.keras_files import config_in_file, is_keras_file
+from keras_vit.checkpoints.keras_files import config_in_file
 from keras_vit.checkpoints.stored_array import is_web_page
 from keras_vit.models import find_variant
 

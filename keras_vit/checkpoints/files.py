@@ -320,6 +320,19 @@ def text_of_pair(name: str) -> str | None:
     return None if start == name else f"{start}text.npz"
 
 
+def path_of(source: Any) -> pathlib.Path | None:
+    """Returns the path of a file or a folder that is there; None for a name, an address, and all that is no path."""
+    if not isinstance(source, (str, os.PathLike)) or "://" in os.fspath(source):
+        return None
+    path = os.path.expanduser(source)
+    return pathlib.Path(path) if os.path.exists(path) else None
+
+
+def is_keras_file(source: str | os.PathLike[str]) -> bool:
+    """Whether the name of a source ends with `.keras` or `.weights.h5`; TypeError for no path. Opens nothing."""
+    return os.fspath(source).endswith((".keras", ".weights.h5"))
+
+
 def weights_in(path: str | os.PathLike[str]) -> pathlib.Path:
     """The file with weights in a folder (see `choose_weights`); any other path, also a missing one, as it is."""
     if not isinstance(path, (str, os.PathLike)):

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from keras_vit import layers, models
-from keras_vit._arguments import Source, printable
+from keras_vit._arguments import printable
 from keras_vit._files import check_room, make_folder, replacing
 from keras_vit.checkpoints.accounting import MOST_BLOCKS, Layout, Plan, Row
 from keras_vit.checkpoints.files import Sidecars
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 
     from keras_vit.models import BiT, VisionTransformer
 
-KERAS_ENDINGS = (".keras", ".weights.h5")
 _KINDS = (ViTConfig, BiTConfig, EoMTConfig, LinearSegmenterConfig, DPTConfig, LinearDepthConfig, DetectorConfig)
 _CONFIG_TYPES: dict[str, type[Any]] = {kind.model: kind for kind in _KINDS}
 LONGEST_CONFIG = 2**24  # bytes; that of a model with the 21,843 names of ImageNet-21k has a twentieth of it
@@ -51,11 +50,6 @@ _MOST_BESIDE = 2**24  # what else a file holds
 _WEIGHTS = "model.weights.h5"  # what Keras calls the weights inside a .keras file
 _MEMBERS = {"metadata.json", "config.json", _WEIGHTS}
 _NOTE = "keras_vit"  # the attribute of a .weights.h5 file that says which model it is of
-
-
-def is_keras_file(source: Source) -> bool:
-    """Whether the name of a source ends with `.keras` or `.weights.h5`; TypeError for no path. Opens nothing."""
-    return os.fspath(source).endswith(KERAS_ENDINGS)
 
 
 def write_keras(model: "keras.Model", path: pathlib.Path) -> None:

@@ -14,7 +14,6 @@ from typing import IO, Any, TypeVar
 import numpy as np
 
 from keras_vit._arguments import aligned_zeros, printable
-from keras_vit._files import contents_of
 
 READABLE = (
     *("float16", "float32", "float64", "bfloat16", "bool"),
@@ -29,6 +28,11 @@ _HEAD = 512  # bytes that tell what a file is
 T = TypeVar("T")
 
 
+def _length_and_time(path: pathlib.Path) -> tuple[int, int]:
+    status = path.stat()
+    return status.st_size, status.st_mtime_ns
+
+
 @dataclasses.dataclass
 class Extent:
     """A run of bytes in a file."""
@@ -40,12 +44,11 @@ class Extent:
     checksum: int | None = None  # the CRC-32 that the file says, until it is compared
 
     def __post_init__(self) -> None:
-        """Notes the file's length and the time of its last change."""
-        self._stamp = contents_of(self.path)
+        self._stamp = _length_and_time(self.path)
 
     def check_unchanged(self) -> None:
         """Raises ValueError if the file has another length or time than when it was opened."""
-        if contents_of(self.path) != self._stamp:
+        if _length_and_time(self.path) != self._stamp:
             raise ValueError(f"{self.path} was changed while it was read. Load it again, or download it again.")
 
     def read(self, first: int, size: int) -> np.ndarray:

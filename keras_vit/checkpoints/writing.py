@@ -9,8 +9,8 @@ from keras_vit import models
 from keras_vit._arguments import check_choice, warn_caller
 from keras_vit.checkpoints.accounting import check_fits_float32, extract
 from keras_vit.checkpoints.checkpoint import LAYOUTS, PICTURES, PUBLISHED, note_of
-from keras_vit.checkpoints.files import ENDINGS, check_absent, write_npz, write_with_sidecars
-from keras_vit.checkpoints.keras_files import DESCRIBED, KERAS_ENDINGS, is_keras_file, note_of_dense, write_keras
+from keras_vit.checkpoints.files import ENDINGS, check_absent, is_keras_file, write_npz, write_with_sidecars
+from keras_vit.checkpoints.keras_files import DESCRIBED, note_of_dense, write_keras
 from keras_vit.checkpoints.layouts import WRITTEN
 
 
@@ -84,7 +84,7 @@ def check_format(path: str | os.PathLike[str], layout: str | None = None) -> Non
             kind = "an .npz file" if is_npz else "a .safetensors file, or a folder with one"
             raise ValueError(f"The path must be {kind} for the layout {layout!r}, but {str(path)!r} was given.")
         return
-    if not str(path).endswith((".npz", *KERAS_ENDINGS)):
+    if not (str(path).endswith(".npz") or is_keras_file(path)):
         beside = ", ".join(name for name, known in LAYOUTS.items() if known.sidecars is not None)
         raise ValueError(
             f"The path must end in .npz, .keras or .weights.h5, but {str(path)!r} was given. For a .safetensors file "
