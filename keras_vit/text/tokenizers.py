@@ -24,7 +24,7 @@ from keras_vit._arguments import printable, require_packages, unit_vectors, warn
 from keras_vit._files import expanded_path, weights_folder
 from keras_vit._terminal import ProgressBar
 from keras_vit.checkpoints.files import Sidecars, parse_json
-from keras_vit.checkpoints.layouts.sidecars import mapping
+from keras_vit.checkpoints.layouts.jsons import mapping
 from keras_vit.models import TextConfig, TextEncoder
 
 PADDING = 1024  # rows by which a table of tokens may be longer than the list of pieces

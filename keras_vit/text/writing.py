@@ -15,8 +15,8 @@ from keras_vit.checkpoints.accounting import Layout, check_fits_float32, extract
 from keras_vit.checkpoints.checkpoint import note_of
 from keras_vit.checkpoints.files import check_absent, copy_files, from_elsewhere, write_npz, write_with_sidecars
 from keras_vit.checkpoints.layouts.huggingface import ACTIVATION_NAMES
+from keras_vit.checkpoints.layouts.jsons import prepared_by
 from keras_vit.checkpoints.layouts.pytorch import HEADS, mlp_ratio
-from keras_vit.checkpoints.layouts.sidecars import prepared_by
 from keras_vit.checkpoints.layouts.text import NAMES, OPEN_CLIP_POOLINGS, Names, text_layout
 from keras_vit.checkpoints.writing import warn_of_pictures
 from keras_vit.models import TextConfig

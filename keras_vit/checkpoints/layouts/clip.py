@@ -12,19 +12,9 @@ from keras_vit._arguments import printable
 from keras_vit.checkpoints import accounting
 from keras_vit.checkpoints.accounting import Layout, Notice, Plan, Row, renamed, shape_of
 from keras_vit.checkpoints.files import Sidecars
-from keras_vit.checkpoints.layouts import pytorch
+from keras_vit.checkpoints.layouts import jsons, pytorch
+from keras_vit.checkpoints.layouts.jsons import HALF, preparation
 from keras_vit.checkpoints.layouts.pytorch import Family, Trunk
-from keras_vit.checkpoints.layouts.sidecars import (
-    CLIP,
-    HALF,
-    image_size_in,
-    mapping,
-    number,
-    preparation,
-    preparation_in,
-    prepared_by,
-    used_at,
-)
 from keras_vit.checkpoints.stored_array import StoredArray
 from keras_vit.models import ViTConfig
 
@@ -57,7 +47,7 @@ FAMILY = Family(
     mlp=("mlp.c_fc", "mlp.c_proj"),
     norm="ln_post",
     interpolation="bicubic",
-    preparation=preparation(CLIP, "shortest", 1.0),
+    preparation=preparation(jsons.CLIP, "shortest", 1.0),
 )
 
 
@@ -68,12 +58,12 @@ def recognise(names: Collection[str], sidecars: Sidecars) -> bool:
 
 def _config(arrays: Mapping[str, StoredArray], sidecars: Sidecars) -> tuple[ViTConfig, Trunk]:
     """Returns the config that arrays and open_clip_config.json tell, and the `Trunk` with what was assumed."""
-    model = mapping(sidecars.open_clip, "model_cfg")
-    vision = mapping(model, "vision_cfg")
+    model = jsons.mapping(sidecars.open_clip, "model_cfg")
+    vision = jsons.mapping(model, "vision_cfg")
     size = vision.get("head_width", 64 if vision else None)
     if size is not None and (type(size) is not int or size < 1):
         raise _unsupported_value("head_width", size)
-    pixels = image_size_in(vision.get("image_size"))
+    pixels = jsons.image_size_in(vision.get("image_size"))
     trunk = pytorch.trunk_of(
         arrays,
         sidecars,
@@ -86,14 +76,14 @@ def _config(arrays: Mapping[str, StoredArray], sidecars: Sidecars) -> tuple[ViTC
         **trunk.fields,
         "pre_norm": True,
         "gelu": _gelu(sidecars, vision),
-        "layer_norm_epsilon": number(mapping(vision, "norm_kwargs"), "eps", 1e-5),
+        "layer_norm_epsilon": jsons.number(jsons.mapping(vision, "norm_kwargs"), "eps", 1e-5),
         "pooling": _pooling(vision),
         "projection": shape_of(arrays, "proj", 2)[1] if "proj" in arrays else None,
-        **preparation_in(mapping(sidecars.open_clip, "preprocess_cfg"), FAMILY.preparation, "resize_mode"),
+        **jsons.preparation_in(jsons.mapping(sidecars.open_clip, "preprocess_cfg"), FAMILY.preparation, "resize_mode"),
     }
     check_open_clip(vision, "vision_cfg", fields)
     check_open_clip(model, "model_cfg", fields)
-    stored, *_ = used_at(ViTConfig(**fields), pixels, is_size=False)
+    stored, *_ = jsons.used_at(ViTConfig(**fields), pixels, is_size=False)
     return stored, trunk
 
 
@@ -131,7 +121,10 @@ def check_open_clip(metadata: Mapping[str, Any], place: str, fields: Mapping[str
         sizes["patch_size"] = patch[0] if is_one else patch
     wrong = {key: size for key, size in sizes.items() if metadata.get(key) not in (None, size)}
     # open_clip computes int(width * mlp_ratio).
-    if metadata.get("mlp_ratio") is not None and not hidden <= width * number(metadata, "mlp_ratio", 4) < hidden + 1:
+    if (
+        metadata.get("mlp_ratio") is not None
+        and not hidden <= width * jsons.number(metadata, "mlp_ratio", 4) < hidden + 1
+    ):
         wrong["mlp_ratio"] = f"{hidden} / {width}"
     for key, size in wrong.items():
         raise ValueError(
@@ -150,9 +143,9 @@ def _gelu(sidecars: Sidecars, vision: Mapping[str, Any]) -> str:
         )
     if like:
         return "quick" if "quickgelu" in like else "exact"
-    if not sidecars.open_clip or mapping(sidecars.open_clip, "model_cfg").get("quick_gelu"):
+    if not sidecars.open_clip or jsons.mapping(sidecars.open_clip, "model_cfg").get("quick_gelu"):
         return "quick"
-    return "tanh" if mapping(vision, "act_kwargs").get("approximate") == "tanh" else "exact"
+    return "tanh" if jsons.mapping(vision, "act_kwargs").get("approximate") == "tanh" else "exact"
 
 
 def _pooling(vision: Mapping[str, Any]) -> str:
@@ -187,7 +180,7 @@ def _sidecars(config: ViTConfig) -> dict[str, dict[str, Any]]:
     if config.layer_norm_epsilon != 1e-5:
         vision["norm_kwargs"] = {"eps": config.layer_norm_epsilon}
     model = {"embed_dim": config.projection, "quick_gelu": config.gelu == "quick", "vision_cfg": vision}
-    return {"open_clip_config.json": {"model_cfg": model, "preprocess_cfg": prepared_by(config, "resize_mode")}}
+    return {"open_clip_config.json": {"model_cfg": model, "preprocess_cfg": jsons.prepared_by(config, "resize_mode")}}
 
 
 # What no tower of OpenAI's names has otherwise.

@@ -15,18 +15,9 @@ from typing import Any
 from keras_vit._arguments import printable
 from keras_vit.checkpoints.accounting import Layout, Notice, Plan, Row, having, shape_of
 from keras_vit.checkpoints.files import Sidecars
-from keras_vit.checkpoints.layouts import huggingface, timm
+from keras_vit.checkpoints.layouts import huggingface, jsons, timm
+from keras_vit.checkpoints.layouts.jsons import Fields
 from keras_vit.checkpoints.layouts.pytorch import CONVOLUTION, linear
-from keras_vit.checkpoints.layouts.sidecars import (
-    Fields,
-    edges_in,
-    is_number,
-    mapping,
-    means_in,
-    number,
-    unsupported_value,
-    value_in,
-)
 from keras_vit.checkpoints.stored_array import StoredArray
 from keras_vit.layers.choices import REASSEMBLE_FACTORS
 from keras_vit.models import DPTConfig, LinearDepthConfig, LinearSegmenterConfig, ViTConfig
@@ -312,7 +303,7 @@ def _depth_config(
 ) -> tuple[DPTConfig | LinearDepthConfig, list[Notice]]:
     """Returns the config that the arrays of a head and the JSON files tell, and warnings on what was assumed."""
     is_hub, is_dinov2 = kind == "transformers", kind in ("linear", "dinov2")
-    if is_dinov2 or mapping(sidecars.config, "backbone_config").get("apply_layernorm") is False:
+    if is_dinov2 or jsons.mapping(sidecars.config, "backbone_config").get("apply_layernorm") is False:
         vit = vit.replace(final_norm="none")
     fields: Fields = {"backbone": vit, "pictures": "dinov2" if is_dinov2 else "depth_anything"}
     warnings: list[Notice] = []
@@ -320,7 +311,7 @@ def _depth_config(
         if sidecars.max_depth is not None:
             raise ValueError(f"max_depth is in config.json: leave max_depth={sidecars.max_depth!r} out.")
         pictures = sidecars.preprocessor or {}
-        means = means_in(pictures.get("image_mean"), pictures.get("image_std"))
+        means = jsons.means_in(pictures.get("image_mean"), pictures.get("image_std"))
         fields |= _fields_of_metadata(sidecars.config, pictures) | {"backbone": vit.replace(**means)}
     else:
         reach, warnings = _range(is_dinov2, sidecars)
@@ -384,9 +375,9 @@ def _backbone(arrays: dict[str, StoredArray], sidecars: Sidecars, start: str, is
     like = None if sidecars.architecture else sidecars.like
     known = Sidecars(like=like)
     if is_hub:
-        value_in(sidecars.config, "model_type", ["depth_anything"])
+        jsons.value_in(sidecars.config, "model_type", ["depth_anything"])
         layout = huggingface.LAYOUT
-        known = dataclasses.replace(known, config=mapping(sidecars.config, "backbone_config"))
+        known = dataclasses.replace(known, config=jsons.mapping(sidecars.config, "backbone_config"))
     else:  # of Facebook's models, any of which tells that heads have 64 channels
         layout = timm.LAYOUT
         known = dataclasses.replace(known, config={"architecture": "vit_base_patch14_dinov2"})
@@ -413,7 +404,7 @@ def _range(is_dinov2: bool, sidecars: Sidecars) -> tuple[Fields, list[Notice]]:
     if given == "relative" and not is_dinov2:
         return relative, []
     if given is not None:
-        if not is_number(given) or given <= 0:
+        if not jsons.is_number(given) or given <= 0:
             also = "" if is_dinov2 else " or 'relative'"
             raise ValueError(f"max_depth must be a number of metres above 0{also}, but {given!r} was given.")
         return {"metric": True, "max_depth": float(given)}, []
@@ -441,14 +432,14 @@ _PREPARED |= {"do_pad": False, "resample": 3, "size_divisor": None, "rescale_fac
 def _fields_of_metadata(config: Mapping[str, Any], pictures: Mapping[str, Any]) -> Fields:
     """Returns the fields that config.json says of depth, and preprocessor_config.json (`pictures`) of preprocessing."""
     for key, value in _EXPECTED.items():
-        value_in(config, key, [value])
-    backbone = mapping(config, "backbone_config")
+        jsons.value_in(config, key, [value])
+    backbone = jsons.mapping(config, "backbone_config")
     for key, value in {**_PREPARED, "ensure_multiple_of": backbone.get("patch_size", 14)}.items():
         if pictures.get(key, value) != value:
-            raise unsupported_value(key, pictures[key])
-    size = edges_in(pictures, "size", shortest=False) or (518, 518)
+            raise jsons.unsupported_value(key, pictures[key])
+    size = jsons.edges_in(pictures, "size", shortest=False) or (518, 518)
     if isinstance(size, int):  # of the shorter edge
-        raise unsupported_value("size", pictures["size"])
+        raise jsons.unsupported_value("size", pictures["size"])
     # transformers counts blocks from 1.
     stages = backbone.get("out_indices") or backbone.get("out_features")
     numbers = [str(stage).removeprefix("stage") for stage in stages] if isinstance(stages, list) else []
@@ -458,8 +449,8 @@ def _fields_of_metadata(config: Mapping[str, Any], pictures: Mapping[str, Any]) 
             "config.json of these weights beside them."
         )
     return {
-        "metric": value_in(config, "depth_estimation_type", ["relative", "metric"]) == "metric",
-        "max_depth": number(config, "max_depth", 1.0) if config.get("max_depth") else 1.0,
+        "metric": jsons.value_in(config, "depth_estimation_type", ["relative", "metric"]) == "metric",
+        "max_depth": jsons.number(config, "max_depth", 1.0) if config.get("max_depth") else 1.0,
         "pictures": "depth_anything_transformers",
         "picture_size": size,
         "blocks": tuple(int(n) - 1 for n in numbers),

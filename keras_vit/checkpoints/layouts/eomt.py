@@ -12,27 +12,15 @@ import numpy as np
 from keras_vit._arguments import printable
 from keras_vit.checkpoints.accounting import TABLE, Layout, Plan, Row, bounded, having, shape_of
 from keras_vit.checkpoints.files import Sidecars
-from keras_vit.checkpoints.layouts import huggingface, pytorch
+from keras_vit.checkpoints.layouts import huggingface, jsons, pytorch
+from keras_vit.checkpoints.layouts.jsons import Fields, preparation
 from keras_vit.checkpoints.layouts.pytorch import Family, Trunk, linear, norm
-from keras_vit.checkpoints.layouts.sidecars import (
-    IMAGENET,
-    Fields,
-    check_metadata,
-    filter_in,
-    image_size_in,
-    is_number,
-    means_in,
-    number,
-    preparation,
-    unsupported_value,
-    value_in,
-)
 from keras_vit.checkpoints.stored_array import StoredArray
 from keras_vit.models import EoMTConfig, ViTConfig
 
 # A transposed convolution is (in, out, height, width), a depthwise one (channels, 1, height, width).
 _TRANSPOSED, _DEPTHWISE = (0, 2, 3, 1), (2, 3, 0, 1)
-_IMAGENET = preparation(IMAGENET, "squash", 1.0, "bilinear_pillow")
+_IMAGENET = preparation(jsons.IMAGENET, "squash", 1.0, "bilinear_pillow")
 _BACKBONE = "network.encoder.backbone."
 _QKVO = huggingface.FAMILIES["dinov3_vit"].attention
 _TRANSFORMERS = dataclasses.replace(
@@ -154,7 +142,7 @@ def _config(
         "num_blocks": stored.query_blocks,
         "num_upscale_blocks": stored.upscale_blocks,
     }
-    check_metadata(metadata, "config.json", sizes)
+    jsons.check_metadata(metadata, "config.json", sizes)
     return stored, trunk
 
 
@@ -223,15 +211,15 @@ def _preparation(metadata: Mapping[str, Any], side: int) -> Fields:
     size = metadata.get("size")
     for key in ("do_resize", "do_rescale", "do_normalize"):
         if metadata.get(key, True) is not True:
-            raise unsupported_value(key, metadata[key])
+            raise jsons.unsupported_value(key, metadata[key])
     if any(edge not in (None, side) for edge in (size.values() if isinstance(size, dict) else [size])):
-        raise unsupported_value("size", size)
+        raise jsons.unsupported_value("size", size)
     factor = metadata.get("rescale_factor", 1 / 255)
-    if not is_number(factor) or abs(255 * factor - 1) > 1e-6:
-        raise unsupported_value("rescale_factor", factor)
-    if filter_in("resample", metadata.get("resample", 2)) != {"filter": "bilinear_pillow"}:
-        raise unsupported_value("resample", metadata["resample"])
-    return means_in(metadata.get("image_mean"), metadata.get("image_std"))
+    if not jsons.is_number(factor) or abs(255 * factor - 1) > 1e-6:
+        raise jsons.unsupported_value("rescale_factor", factor)
+    if jsons.filter_in("resample", metadata.get("resample", 2)) != {"filter": "bilinear_pillow"}:
+        raise jsons.unsupported_value("resample", metadata["resample"])
+    return jsons.means_in(metadata.get("image_mean"), metadata.get("image_std"))
 
 
 def _backbone(
@@ -241,7 +229,7 @@ def _backbone(
     metadata = sidecars.config
     width, _, *patch = shape_of(arrays, f"{family.patches}.weight", 4)
     if family.types:
-        size = image_size_in(metadata.get("image_size", 640))
+        size = jsons.image_size_in(metadata.get("image_size", 640))
     elif is_rotary:
         size = sidecars.image_size
     else:
@@ -268,7 +256,7 @@ def _backbone(
     activation = _activation(metadata)
     gated = fields["mlp"] == "swiglu"
     if gated and is_rotary and family.types:
-        value_in(metadata, "hidden_act", ["silu"], "gelu")
+        jsons.value_in(metadata, "hidden_act", ["silu"], "gelu")
     if not gated and activation not in huggingface.ACTIVATIONS.values():
         raise ValueError(f"hidden_act={activation!r} in config.json is not supported for a Vision Transformer.")
     if not trunk.is_grid_known:
@@ -276,8 +264,8 @@ def _backbone(
     fields |= {
         "rotary_embedding": "dinov3" if is_rotary else None,
         "gelu": "exact" if gated else activation,
-        "layer_norm_epsilon": number(metadata, "layer_norm_eps", family.epsilon),
-        "layer_scale": number(metadata, "layerscale_value", 1.0),
+        "layer_norm_epsilon": jsons.number(metadata, "layer_norm_eps", family.epsilon),
+        "layer_scale": jsons.number(metadata, "layerscale_value", 1.0),
         "pooling": "none",
     }
     return ViTConfig(**family.preparation | fields), trunk
@@ -286,7 +274,7 @@ def _backbone(
 def _activation(config: Mapping[str, Any]) -> str:
     """Returns the activation that config.json says, by default the exact GELU; ValueError for an unknown one."""
     known = {**huggingface.ACTIVATIONS, "silu": "silu", "relu": "relu"}
-    return known[value_in(config, "hidden_act", known, "gelu")]
+    return known[jsons.value_in(config, "hidden_act", known, "gelu")]
 
 
 def _layout(family: Family, names: Names, theta: float = 100.0, written: bool = False) -> Layout:

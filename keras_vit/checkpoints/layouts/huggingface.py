@@ -12,31 +12,9 @@ from typing import Any
 from keras_vit._arguments import printable
 from keras_vit.checkpoints.accounting import Layout, Notice, Plan, Row, shape_of, with_prefix_positions
 from keras_vit.checkpoints.files import Sidecars
-from keras_vit.checkpoints.layouts import pytorch, tips
+from keras_vit.checkpoints.layouts import jsons, pytorch, tips
+from keras_vit.checkpoints.layouts.jsons import HALF, Fields, Key, as_is, preparation
 from keras_vit.checkpoints.layouts.pytorch import Family, Trunk, linear
-from keras_vit.checkpoints.layouts.sidecars import (
-    CLIP,
-    HALF,
-    IMAGENET,
-    Fields,
-    Key,
-    as_is,
-    check_metadata,
-    class_names,
-    fields_in,
-    image_size_in,
-    mapping,
-    name_codec,
-    number,
-    positive_in,
-    preparation,
-    transformers_preparation,
-    transformers_preprocessor,
-    transformers_size,
-    used_at,
-    value_in,
-    written,
-)
 from keras_vit.checkpoints.stored_array import StoredArray
 from keras_vit.models import ViTConfig
 
@@ -78,11 +56,11 @@ _SIZES = (
 )
 _METADATA = (
     Key("heads", "num_attention_heads", read=as_is),
-    Key("layer_norm_epsilon", "layer_norm_eps", read=positive_in),
+    Key("layer_norm_epsilon", "layer_norm_eps", read=jsons.positive_in),
 )
-_LAYER_SCALE = Key("layer_scale", "layerscale_value", read=positive_in)
+_LAYER_SCALE = Key("layer_scale", "layerscale_value", read=jsons.positive_in)
 ACTIVATION_NAMES = {"exact": "gelu", "tanh": "gelu_pytorch_tanh", "quick": "quick_gelu"}
-_GELU = Key("gelu", "hidden_act", *name_codec(ACTIVATION_NAMES, ACTIVATIONS))
+_GELU = Key("gelu", "hidden_act", *jsons.name_codec(ACTIVATION_NAMES, ACTIVATIONS))
 _MULTI_LABEL = "multi_label_classification"  # a `problem_type`, whose loss is that of a sigmoid
 
 _VIT = Family(
@@ -103,12 +81,12 @@ _VIT = Family(
     types=("vit", "vit_mae", "vit_msn"),
     epsilon=1e-12,
 )
-_CENTRE = {"preparation": preparation(IMAGENET, "shortest", 0.9)}
+_CENTRE = {"preparation": preparation(jsons.IMAGENET, "shortest", 0.9)}
 _DINO = {
     "norms": _NORMS[1],
     "mlp": MLPS["fc"],
     "epsilon": 1e-6,
-    "preparation": preparation(IMAGENET, "shortest", 0.875),
+    "preparation": preparation(jsons.IMAGENET, "shortest", 0.875),
 }
 _TOWER = {
     "module": "vision_model.",
@@ -138,7 +116,7 @@ def _family(title: str, *types: str, **fields: Any) -> Family:
 # The families by their `model_type`.
 FAMILIES: dict[str, Family] = {
     "vit": _VIT,
-    "deit": _family("DeiT", "deit", module="deit.", preparation=preparation(IMAGENET, "squash", 0.875)),
+    "deit": _family("DeiT", "deit", module="deit.", preparation=preparation(jsons.IMAGENET, "squash", 0.875)),
     "vit_mae": _family("MAE", "vit_mae", **_CENTRE),
     "vit_msn": _family("MSN", "vit_msn", epsilon=1e-6, **_CENTRE),
     "ijepa": _family("I-JEPA", "ijepa", module="ijepa.", **_CENTRE),
@@ -163,7 +141,7 @@ FAMILIES: dict[str, Family] = {
             "norm": "norm",
             "epsilon": 1e-5,
             "heads": 6,
-            "preparation": preparation(IMAGENET, "squash", 1.0, "bilinear_antialias"),
+            "preparation": preparation(jsons.IMAGENET, "squash", 1.0, "bilinear_antialias"),
             "heads_by_width": pytorch.HEADS_OF_DINOV3,
             "mask_token": (1, 1),
         },
@@ -174,7 +152,7 @@ FAMILIES: dict[str, Family] = {
         **_TOWER,
         activation="quick_gelu",
         epsilon=1e-5,
-        preparation=preparation(CLIP, "shortest", 1.0),
+        preparation=preparation(jsons.CLIP, "shortest", 1.0),
     ),
     "siglip": _family(
         "SigLIP",
@@ -253,21 +231,21 @@ def _config(
     kernel, rotary = f"{family.patches}.weight", name == "dinov3_vit"
     if not rotary and not has(family.positions):
         raise ValueError(f"The file lacks {family.positions!r}, the position embeddings of {family.title}.")
-    known = fields_in((*_METADATA, _LAYER_SCALE), metadata)
+    known = jsons.fields_in((*_METADATA, _LAYER_SCALE), metadata)
     width = shape_of(arrays, kernel, 2 if family.linear_patches else 4)[0]
-    check_metadata(metadata, "config.json", {"hidden_size": width})
+    jsons.check_metadata(metadata, "config.json", {"hidden_size": width})
     trunk = pytorch.trunk_of(
         arrays,
         sidecars,
         family,
-        size=image_size_in(metadata.get("image_size", 224 if metadata and rotary else None)),
+        size=jsons.image_size_in(metadata.get("image_size", 224 if metadata and rotary else None)),
         heads=known.get("heads", family.heads if metadata else None),
         is_named=False,
     )
     sizes = {key.key: trunk.fields[key.field] for key in _SIZES}
     if family.linear_patches:
         sizes["num_patches"] = arrays[family.positions].shape[0]
-    check_metadata(metadata, "config.json", sizes)
+    jsons.check_metadata(metadata, "config.json", sizes)
     end, without = _end(arrays, metadata, name, family)
     fields = {
         **trunk.fields,
@@ -282,7 +260,7 @@ def _config(
         without = [*without, family.register_tokens]  # of length 0
     prepared = family.preparation
     if sidecars.preprocessor is not None:
-        prepared = transformers_preparation(sidecars.preprocessor, prepared)
+        prepared = jsons.transformers_preparation(sidecars.preprocessor, prepared)
     if prepared["resize"] == "shortest" or prepared["crop_ratio"] < 1:
         # transformers' image_transforms.center_crop, with Pillow and torchvision
         prepared = {**prepared, "crop_rounding": "floor"}
@@ -304,7 +282,7 @@ def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
     published = FAMILIES[name]
     family = dataclasses.replace(published, module="").as_in(found.arrays, _CHOICES)
     stored, trunk, unneeded = _config(found.arrays, sidecars, name, family)
-    stored, used_size, size_warnings = used_at(stored, transformers_size(sidecars.preprocessor or {}))
+    stored, used_size, size_warnings = jsons.used_at(stored, jsons.transformers_size(sidecars.preprocessor or {}))
     # Version 5 of transformers changed the names of blocks and attention, and of CLIP's and SigLIP's module.
     if family.flat:
         is_new = found.module != "vision_model."
@@ -391,9 +369,9 @@ def _gelu(sidecars: Sidecars, metadata: Mapping[str, Any], name: str, family: Fa
     if sidecars.architecture:  # of a CLIP without config.json
         return "quick" if "quickgelu" in sidecars.architecture else "exact"
     if not gated:
-        return fields_in([_GELU], metadata).get("gelu", ACTIVATIONS[family.activation])
+        return jsons.fields_in([_GELU], metadata).get("gelu", ACTIVATIONS[family.activation])
     if name == "dinov3_vit":  # other gated MLPs have no GELU either, but DINOv2's config names one
-        value_in(metadata, "hidden_act", ["silu"])
+        jsons.value_in(metadata, "hidden_act", ["silu"])
     return "exact"
 
 
@@ -425,23 +403,25 @@ def _end(
     if has("visual_projection.weight"):
         fields["projection"] = shape_of(arrays, "visual_projection.weight", 2)[0]
     if pooler and token:
-        value_in(metadata, "pooler_act", ["tanh"])
+        jsons.value_in(metadata, "pooler_act", ["tanh"])
         return {**fields, "representation_size": shape_of(arrays, "pooler.dense.weight", 2)[0]}, []
     return fields, pooler
 
 
 def names_of_classes(metadata: Mapping[str, Any], classes: int) -> tuple[str, ...] | None:
     """Returns the names of the classes in config.json; None where it has not as many, or only numbers them."""
-    labels = mapping(metadata, "id2label")
+    labels = jsons.mapping(metadata, "id2label")
     if len(labels) != classes:
         return None
-    names = class_names([labels.get(str(i)) for i in range(classes)], classes)
+    names = jsons.class_names([labels.get(str(i)) for i in range(classes)], classes)
     return None if names == tuple(f"LABEL_{i}" for i in range(classes)) else names
 
 
 def base_of_periods(metadata: Mapping[str, Any]) -> float:
     """Returns the base of the rotary periods that config.json says, by default 100; ValueError unless above 0."""
-    return number(mapping(metadata, "rope_parameters") or metadata, "rope_theta", 100.0)  # version 5, version 4
+    return jsons.number(
+        jsons.mapping(metadata, "rope_parameters") or metadata, "rope_theta", 100.0
+    )  # version 5, version 4
 
 
 # Writing
@@ -502,7 +482,7 @@ def needs(config: ViTConfig) -> dict[str, tuple[Any, ...]]:
 def sidecars_of(config: ViTConfig) -> dict[str, dict[str, Any]]:
     """Returns the config.json and preprocessor_config.json for a model that transformers can compute."""
     processor = "Tipsv2ImageProcessor" if tips.is_tips(config) else "CLIPImageProcessor"
-    prepared = transformers_preprocessor(config, pytorch.is_naflex(config), processor)
+    prepared = jsons.transformers_preprocessor(config, pytorch.is_naflex(config), processor)
     return {"config.json": _metadata_of(config), "preprocessor_config.json": prepared}
 
 
@@ -522,7 +502,7 @@ def _metadata_of(config: ViTConfig) -> dict[str, Any]:
         "model_type": f"{family}_vision_model" if flat else family,
         "image_size": pytorch.one_or_two(config.pipeline.prepared_size),
         "num_channels": config.channels,
-        **written((*_SIZES, *_METADATA, _GELU), config),
+        **jsons.written((*_SIZES, *_METADATA, _GELU), config),
         "dtype": "float32",
     }
     if family == "siglip2":  # of any size

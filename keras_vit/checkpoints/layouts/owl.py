@@ -14,7 +14,7 @@ from keras_vit.checkpoints.accounting import Layout, Plan, Row, bounded, listed,
 from keras_vit.checkpoints.files import Sidecars
 from keras_vit.checkpoints.layouts import huggingface, pytorch
 from keras_vit.checkpoints.layouts.pytorch import linear, norm
-from keras_vit.checkpoints.layouts.sidecars import CLIP, mapping, preparation
+from keras_vit.checkpoints.layouts.jsons import CLIP, mapping, preparation
 from keras_vit.checkpoints.layouts.text import NAMES, plan_of_text, text_layout
 from keras_vit.checkpoints.stored_array import StoredArray
 from keras_vit.models import DetectorConfig, TextConfig, ViTConfig

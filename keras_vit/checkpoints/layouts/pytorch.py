@@ -16,7 +16,7 @@ from keras_vit._arguments import printable
 from keras_vit.checkpoints import torch_file
 from keras_vit.checkpoints.accounting import TABLE, Notice, Plan, Row, bounded, listed, shape_of, squarest_grid
 from keras_vit.checkpoints.files import Sidecars
-from keras_vit.checkpoints.layouts.sidecars import HALF, Fields, preparation
+from keras_vit.checkpoints.layouts.jsons import HALF, Fields, preparation
 from keras_vit.checkpoints.stored_array import StoredArray
 from keras_vit.models import TextConfig, ViTConfig
 

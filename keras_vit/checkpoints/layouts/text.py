@@ -16,8 +16,8 @@ from keras_vit.checkpoints.accounting import TABLE, Layout, Notice, Plan, Row, b
 from keras_vit.checkpoints.files import Sidecars
 from keras_vit.checkpoints.layouts import clip, flax, huggingface, pytorch
 from keras_vit.checkpoints.layouts.huggingface import ACTIVATIONS
+from keras_vit.checkpoints.layouts.jsons import check_metadata, mapping, number, value_in
 from keras_vit.checkpoints.layouts.pytorch import Family, linear, norm
-from keras_vit.checkpoints.layouts.sidecars import check_metadata, mapping, number, value_in
 from keras_vit.checkpoints.stored_array import StoredArray
 from keras_vit.models import TextConfig
 

@@ -16,9 +16,8 @@ import numpy as np
 from keras_vit._arguments import printable
 from keras_vit.checkpoints.accounting import TABLE, Layout, Notice, Plan, Row, bounded, mixer_config, renamed, shape_of
 from keras_vit.checkpoints.files import Sidecars
-from keras_vit.checkpoints.layouts import clip, pytorch
-from keras_vit.checkpoints.layouts.pytorch import Family, Trunk, linear, norm, packed
-from keras_vit.checkpoints.layouts.sidecars import (
+from keras_vit.checkpoints.layouts import clip, pytorch, timm_json
+from keras_vit.checkpoints.layouts.jsons import (
     CLIP,
     HALF,
     IMAGENET,
@@ -27,19 +26,8 @@ from keras_vit.checkpoints.layouts.sidecars import (
     preparation,
     used_at,
 )
-from keras_vit.checkpoints.layouts.timm_json import (
-    NAFLEX,
-    POOLINGS,
-    PREPARATIONS,
-    TimmMetadata,
-    check_arguments,
-    first,
-    is_eva,
-    known_by,
-    needs,
-    preparation_of,
-    timm_metadata,
-)
+from keras_vit.checkpoints.layouts.pytorch import Family, Trunk, linear, norm, packed
+from keras_vit.checkpoints.layouts.timm_json import TimmMetadata, first
 from keras_vit.checkpoints.layouts.timm_json import sidecars as sidecars_of
 from keras_vit.checkpoints.stored_array import StoredArray
 from keras_vit.models import ViTConfig, convolutions
@@ -119,7 +107,7 @@ def _names_to_write(config: ViTConfig) -> Family:
     """Returns the names that timm itself has for a model."""
     if pytorch.is_naflex(config):
         return _NAFLEX
-    eva, separate = is_eva(config), config.mlp == "swiglu_norm"
+    eva, separate = timm_json.is_eva(config), config.mlp == "swiglu_norm"
     unpacked = separate or (config.mlp == "swiglu" and config.rotary_embedding == "dinov3")
     return dataclasses.replace(
         _TIMM,
@@ -180,8 +168,8 @@ def _config(
     end, of_end = _end(arrays, metadata, family, trunk.fields, of_text)
     default = _default_preparation(metadata.architecture, trunk.fields, family)
     is_tested = metadata.test_size is not None and metadata.image_size is None
-    prepared, of_pictures = preparation_of(metadata, default, "test_crop_pct" if is_tested else "crop_pct")
-    check_arguments(metadata.arguments, trunk.fields)
+    prepared, of_pictures = timm_json.preparation_of(metadata, default, "test_crop_pct" if is_tested else "crop_pct")
+    timm_json.check_arguments(metadata.arguments, trunk.fields)
     warnings = [*trunk.warnings, *of_end, *of_pictures]
     return ViTConfig(**{**trunk.fields, **end, **prepared}), dataclasses.replace(trunk, warnings=warnings)
 
@@ -197,12 +185,12 @@ def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
     arrays = renamed(arrays, lambda name: name.replace(f"{_PROJECTION}.", "head."))
     kernel = arrays[_NAFLEX_ANCHOR if is_naflex else _ANCHOR]
     found = pytorch.with_head(dataclasses.replace(found, arrays=arrays), kernel.shape[:1], "head")
-    arrays, metadata = found.arrays, timm_metadata(sidecars, found.module == _TRUNK)
+    arrays, metadata = found.arrays, timm_json.timm_metadata(sidecars, found.module == _TRUNK)
     is_teacher = found.module.endswith("backbone.")
     container = "teacher" if is_teacher else sidecars.container or found.outer.partition(".")[0]
     family = _NAFLEX if is_naflex else _family({*arrays, *found.unused}, container)
     if is_naflex and not metadata.architecture:  # its arrays tell it
-        metadata = dataclasses.replace(metadata, architecture=NAFLEX)
+        metadata = dataclasses.replace(metadata, architecture=timm_json.NAFLEX)
     stored, trunk = _config(arrays, sidecars, metadata, family, of_text)
     if not is_naflex:  # which has no size of its own
         stored, *_ = used_at(stored, metadata.input_size or metadata.image_size, is_size=False)
@@ -230,14 +218,16 @@ def _plan_of_mixer(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
     found = pytorch.collect(file, _MIXER_ANCHOR, _MODULES, _BESIDE)
     width = shape_of(found.arrays, "stem.proj.weight", 4)[0]
     found = pytorch.with_head(found, [width], "head")
-    arrays, metadata = found.arrays, timm_metadata(sidecars, False)
+    arrays, metadata = found.arrays, timm_json.timm_metadata(sidecars, False)
     if metadata.architecture and "mixer" not in metadata.architecture:
         name = printable(metadata.architecture, 100)
         raise ValueError(f"The architecture must be an MLP-Mixer for these arrays, but is {name}.")
     width, channels, *patch = shape_of(arrays, "stem.proj.weight", 4)
     mixed, tokens = shape_of(arrays, _MIXER_ANCHOR, 2)
     classes = shape_of(arrays, "head.weight", 2)[0] if "head.weight" in arrays else None
-    prepared, warnings = preparation_of(metadata, first(PREPARATIONS, metadata.architecture or "mixer_"), "crop_pct")
+    prepared, warnings = timm_json.preparation_of(
+        metadata, first(timm_json.PREPARATIONS, metadata.architecture or "mixer_"), "crop_pct"
+    )
     fields = {
         "patch_size": tuple(patch),
         "channels": channels,
@@ -246,7 +236,7 @@ def _plan_of_mixer(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
         "tokens_mlp_width": mixed,
         "classes": classes,
         "class_names": class_names(metadata.labels, classes or 0) or None,
-        "gelu": known_by(metadata, width)["gelu"],
+        "gelu": timm_json.known_by(metadata, width)["gelu"],
         "interpolation": "bicubic",
         **prepared,
     }
@@ -378,7 +368,9 @@ def _trunk(arrays: Mapping[str, StoredArray], sidecars: Sidecars, metadata: Timm
     has = arrays.keys().__contains__
     architecture, arguments, is_timms = metadata.architecture, metadata.arguments, family.title == "timm"
     stem, is_pe = _stem_fields(arrays), _is_perception_encoder(arrays, architecture)
-    known = known_by(metadata, shape_of(arrays, f"{family.patches}.weight", 2 if family.linear_patches else 4)[0])
+    known = timm_json.known_by(
+        metadata, shape_of(arrays, f"{family.patches}.weight", 2 if family.linear_patches else 4)[0]
+    )
     has_registers_alone = has("cls_token") and has(family.register_tokens) and not has("pos_embed")
     dinov3 = family.periods or "dinov3" in architecture or has_registers_alone
     first, last = (shape_of(arrays, f"blocks.0.{family.mlp[i]}.weight", 2) for i in (0, -1))
@@ -461,7 +453,7 @@ def _end(
     arrays: Mapping[str, StoredArray], metadata: TimmMetadata, family: Family, trunk: Fields, of_text: bool
 ) -> tuple[Fields, list[Notice]]:
     """Returns the fields for what follows the blocks (`trunk` are the others), and warnings on what was assumed."""
-    has, pooling = arrays.keys().__contains__, _pooling(metadata, POOLINGS)
+    has, pooling = arrays.keys().__contains__, _pooling(metadata, timm_json.POOLINGS)
     special = has("cls_token") or trunk["register_tokens"] > 0
     pools_all = metadata.arguments.get("pool_include_prefix") is True
     fields: Fields = {}
@@ -497,7 +489,7 @@ def _pooling(metadata: TimmMetadata, known: Collection[str]) -> str | None:
     kind = metadata.pooling
     if kind not in (None, *known):
         raise ValueError(f"The pooling in the JSON file must be one of {[*known]}, but is {printable(kind, 60)}.")
-    return None if kind is None else POOLINGS[kind]
+    return None if kind is None else timm_json.POOLINGS[kind]
 
 
 def _head(arrays: Mapping[str, StoredArray], metadata: TimmMetadata, of_text: bool) -> tuple[Fields, list[Notice]]:
@@ -515,9 +507,9 @@ def _head(arrays: Mapping[str, StoredArray], metadata: TimmMetadata, of_text: bo
 def _default_preparation(architecture: str, fields: Fields, family: Family) -> Fields:
     """Returns how images are prepared where no JSON file says it; `fields` tell it where no architecture is known."""
     if architecture:
-        return first(PREPARATIONS, architecture)
+        return first(timm_json.PREPARATIONS, architecture)
     if fields["rotary_embedding"] == "pe":
-        return first(PREPARATIONS, "vit_pe_")
+        return first(timm_json.PREPARATIONS, "vit_pe_")
     if fields["pre_norm"] or fields["rotary_embedding"] == "eva02":
         return preparation(CLIP, "shortest", 1.0)
     if fields["rotary_embedding"] == "dinov3" or family.title == "Facebook DINOv2":
@@ -551,7 +543,7 @@ def _layout(family: Family | None = None, bare: bool = False) -> Layout:
         _rewritten if family is None or family.title == "timm" else lambda config, read: (config, {}),
         computed=lambda config: {} if stores_periods else pytorch.computed_periods(config),
         sidecars=sidecars_of,
-        needs=needs,
+        needs=timm_json.needs,
         advice="Pass like=... (a variant or a timm model name), or put config.json beside the file.",
     )
 

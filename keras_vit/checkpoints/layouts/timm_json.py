@@ -8,41 +8,24 @@ from typing import Any
 from keras_vit._arguments import printable
 from keras_vit.checkpoints.accounting import Notice
 from keras_vit.checkpoints.files import Sidecars
+from keras_vit.checkpoints.layouts import jsons
+from keras_vit.checkpoints.layouts.jsons import HALF, Fields, Key, as_is, preparation
 from keras_vit.checkpoints.layouts.pytorch import UNPREPARED, assumption, is_naflex, mlp_ratio, one_or_two
-from keras_vit.checkpoints.layouts.sidecars import (
-    CLIP,
-    HALF,
-    IMAGENET,
-    NONE,
-    Fields,
-    Key,
-    as_is,
-    fields_in,
-    image_size_in,
-    integer_in,
-    is_number,
-    mapping,
-    name_codec,
-    preparation,
-    preparation_in,
-    prepared_by,
-    value_in,
-)
 from keras_vit.models import ViTConfig
 
 # What `model_args` say and no array tells.
 ARGUMENTS = (
     Key("heads", "num_heads", read=as_is),
-    Key("gelu", "act_layer", *name_codec({"exact": "gelu", "tanh": "gelu_tanh", "quick": "quick_gelu"})),
+    Key("gelu", "act_layer", *jsons.name_codec({"exact": "gelu", "tanh": "gelu_tanh", "quick": "quick_gelu"})),
     Key(
         "layer_scale",
         "init_values",
         lambda value: 1e-5 if value == 0 else value,  # timm makes no scales for 0
-        lambda key, value: float(value) if is_number(value) else None,
+        lambda key, value: float(value) if jsons.is_number(value) else None,
     ),
 )
-_GRID = Key("rotary_grid", "ref_feat_shape", list, lambda key, value: image_size_in(value))
-_OF_PE = (Key("pooling_heads", "attn_pool_num_heads", read=integer_in), _GRID)
+_GRID = Key("rotary_grid", "ref_feat_shape", list, lambda key, value: jsons.image_size_in(value))
+_OF_PE = (Key("pooling_heads", "attn_pool_num_heads", read=jsons.integer_in), _GRID)
 READ = (*ARGUMENTS, *_OF_PE)
 _SIZES = (
     *(Key("patch_size", "patch_size", one_or_two), Key("channels", "in_chans"), Key("width", "embed_dim")),
@@ -122,13 +105,13 @@ def timm_metadata(sidecars: Sidecars, is_trunk: bool) -> TimmMetadata:
     """Returns what the JSON files beside a file say, and `like`; `is_trunk` is for timm's tower in open_clip's file."""
     given = sidecars.architecture
     if is_trunk and sidecars.open_clip:
-        vision = mapping(sidecars.open_clip, "model_cfg", "vision_cfg")
+        vision = jsons.mapping(sidecars.open_clip, "model_cfg", "vision_cfg")
         return TimmMetadata(
             architecture=plain_architecture(given or vision.get("timm_model_name", "")),
-            arguments=mapping(vision, "timm_model_kwargs"),
-            preprocess=mapping(sidecars.open_clip, "preprocess_cfg"),
+            arguments=jsons.mapping(vision, "timm_model_kwargs"),
+            preprocess=jsons.mapping(sidecars.open_clip, "preprocess_cfg"),
             pooling=vision.get("timm_pool") or None,
-            image_size=image_size_in(vision.get("image_size")),
+            image_size=jsons.image_size_in(vision.get("image_size")),
         )
     metadata, warnings = sidecars.config, ()
     if metadata and "architecture" not in metadata:
@@ -137,17 +120,17 @@ def timm_metadata(sidecars: Sidecars, is_trunk: bool) -> TimmMetadata:
     if given and metadata and plain_architecture(given) != plain_architecture(metadata["architecture"]):
         name = printable(metadata["architecture"], 60)
         raise ValueError(f"config.json has architecture={name}, but like={given!r} was given: leave like out.")
-    arguments = mapping(metadata, "model_args")
-    published = mapping(metadata, "pretrained_cfg") or metadata  # older files have it all on one level
+    arguments = jsons.mapping(metadata, "model_args")
+    published = jsons.mapping(metadata, "pretrained_cfg") or metadata  # older files have it all on one level
     sizes = [published.get(key) for key in ("input_size", "test_input_size")]
-    input_size, test_size = (image_size_in(value[1:]) if isinstance(value, list) else None for value in sizes)
+    input_size, test_size = (jsons.image_size_in(value[1:]) if isinstance(value, list) else None for value in sizes)
     return TimmMetadata(
         architecture=plain_architecture(given or metadata.get("architecture", "")),
         arguments=arguments,
         published=published,
         pooling=metadata.get("global_pool", arguments.get("global_pool")),
         labels=metadata.get("label_names"),
-        image_size=image_size_in(arguments.get("img_size")),
+        image_size=jsons.image_size_in(arguments.get("img_size")),
         input_size=input_size,
         test_size=test_size,
         warnings=warnings,
@@ -176,7 +159,7 @@ def known_by(metadata: TimmMetadata, width: int) -> Fields:
     size = first(_HEAD_SIZES, metadata.architecture)
     size = size.get(width) if isinstance(size, dict) else size
     default = {"heads": width // size if size else None, "gelu": first(_GELUS, metadata.architecture)}
-    return default | fields_in(READ, metadata.arguments)
+    return default | jsons.fields_in(READ, metadata.arguments)
 
 
 def check_arguments(arguments: Mapping[str, Any], trunk: Fields) -> None:
@@ -192,18 +175,18 @@ def check_arguments(arguments: Mapping[str, Any], trunk: Fields) -> None:
     }
     for key, value in known.items():
         if arguments.get(key) is not None and (rotary or key == "use_post_norm"):
-            value_in(arguments, key, [value])
+            jsons.value_in(arguments, key, [value])
 
 
 # How images are prepared, for files without a `pretrained_cfg`, as most files of that kind have it.
 PREPARATIONS = {
     r"^naflexvit_": preparation(HALF, "squash", 1.0),
-    r"clip|eva02|eva_": preparation(CLIP, "shortest", 1.0),
-    r"dinov[23]|beit3|deit3_.*_384": preparation(IMAGENET, "shortest", 1.0),
+    r"clip|eva02|eva_": preparation(jsons.CLIP, "shortest", 1.0),
+    r"dinov[23]|beit3|deit3_.*_384": preparation(jsons.IMAGENET, "shortest", 1.0),
     r"vit_pe_": preparation(HALF, "shortest", 1.0),
-    r"miil": preparation(NONE, "shortest", 0.875, "bilinear_pillow"),
-    r"tipsv2": preparation(NONE, "shortest", 1.0),
-    r"deit|dino|mae|ijepa": preparation(IMAGENET, "shortest", 0.9),
+    r"miil": preparation(jsons.NONE, "shortest", 0.875, "bilinear_pillow"),
+    r"tipsv2": preparation(jsons.NONE, "shortest", 1.0),
+    r"deit|dino|mae|ijepa": preparation(jsons.IMAGENET, "shortest", 0.9),
     r"_384": preparation(HALF, "shortest", 1.0),
     r"^mixer_": preparation(HALF, "shortest", 0.875),
     r"": preparation(HALF, "shortest", 0.9),
@@ -213,11 +196,11 @@ PREPARATIONS = {
 def preparation_of(metadata: TimmMetadata, default: Fields, crop_key: str) -> tuple[Fields, list[Notice]]:
     """Returns how images are prepared, and warnings on what was assumed; `crop_key` is that of timm's share to crop."""
     if metadata.preprocess:
-        return preparation_in(metadata.preprocess, preparation(HALF, "squash", 1.0), "resize_mode"), []
+        return jsons.preparation_in(metadata.preprocess, preparation(HALF, "squash", 1.0), "resize_mode"), []
     warnings = []
     if not metadata.published.get("mean"):
         warnings.append(assumption("crop_ratio", UNPREPARED, metadata.architecture))
-    return preparation_in(metadata.published, default, crop_key=crop_key), warnings
+    return jsons.preparation_in(metadata.published, default, crop_key=crop_key), warnings
 
 
 # Writing
@@ -263,7 +246,7 @@ def sidecars(config: ViTConfig) -> dict[str, dict[str, Any]]:
     published = {
         "input_size": [config.channels, *size],
         "fixed_input_size": True,
-        **prepared_by(config, "crop_mode"),
+        **jsons.prepared_by(config, "crop_mode"),
         "num_classes": outputs,
         "pool_size": None,
         "first_conv": conv,

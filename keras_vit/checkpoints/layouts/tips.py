@@ -22,19 +22,9 @@ from keras_vit.checkpoints.accounting import (
     with_prefix_positions,
 )
 from keras_vit.checkpoints.files import Sidecars
-from keras_vit.checkpoints.layouts import flax, pytorch
+from keras_vit.checkpoints.layouts import flax, jsons, pytorch
+from keras_vit.checkpoints.layouts.jsons import preparation
 from keras_vit.checkpoints.layouts.pytorch import Family
-from keras_vit.checkpoints.layouts.sidecars import (
-    NONE,
-    check_metadata,
-    image_size_in,
-    number,
-    preparation,
-    transformers_preparation,
-    transformers_size,
-    used_at,
-    value_in,
-)
 from keras_vit.checkpoints.stored_array import StoredArray
 from keras_vit.models import ViTConfig
 
@@ -43,7 +33,7 @@ AUTHORS = Family(
     title="TIPS",
     register_tokens="register_tokens",
     interpolation="bilinear_antialias",
-    preparation=preparation(NONE, "squash", 1.0, "bilinear_pillow"),
+    preparation=preparation(jsons.NONE, "squash", 1.0, "bilinear_pillow"),
 )
 _TRANSFORMERS = dataclasses.replace(
     AUTHORS,
@@ -70,7 +60,7 @@ _CHOICES = {
     )
 }
 TYPES = ("tipsv2", "tipsv2_vision_model")
-_SCENIC_PREPARATION = preparation(NONE, "squash", 1.0, "bilinear_antialias")
+_SCENIC_PREPARATION = preparation(jsons.NONE, "squash", 1.0, "bilinear_antialias")
 _SCENIC = "encoder/"
 _SCENIC_TOKENS = f"{_SCENIC}ToTokenSequence_0/"
 _SCENIC_BLOCKS = f"{_SCENIC}transformer/encoderblock_"
@@ -137,31 +127,31 @@ def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
     if isinstance(metadata.get("vision_config"), dict):
         metadata = {**metadata["vision_config"], "model_type": metadata.get("model_type")}
     if metadata.get("model_type") is not None:
-        value_in(metadata, "model_type", TYPES)
+        jsons.value_in(metadata, "model_type", TYPES)
     for token in (family.class_token, family.register_tokens):
         if shape_of(arrays, token, 3)[1] != 1:
             raise ValueError(f"The array {token!r} must have one row (TIPS), but its shape is {arrays[token].shape}.")
-    size = image_size_in(metadata.get("image_size"))
+    size = jsons.image_size_in(metadata.get("image_size"))
     trunk = pytorch.trunk_of(
         arrays, sidecars, family, size=size, heads=metadata.get("num_attention_heads"), is_named=True
     )
     gated = trunk.fields["mlp"] == "swiglu"
     if not gated:
-        value_in(metadata, "hidden_act", ["gelu"])
+        jsons.value_in(metadata, "hidden_act", ["gelu"])
     sizes = {"hidden_size": "width", "num_hidden_layers": "depth", "patch_size": "patch_size"}
-    check_metadata(metadata, "config.json", {key: trunk.fields[field] for key, field in sizes.items()})
+    jsons.check_metadata(metadata, "config.json", {key: trunk.fields[field] for key, field in sizes.items()})
     prepared = family.preparation
     if sidecars.preprocessor is not None:
-        prepared = transformers_preparation(sidecars.preprocessor, prepared)
+        prepared = jsons.transformers_preparation(sidecars.preprocessor, prepared)
     stored = ViTConfig(
         **trunk.fields,
         gelu="exact",
-        layer_norm_epsilon=number(metadata, "layer_norm_eps", 1e-6),
-        layer_scale=number(metadata, "layerscale_value", 1.0),
+        layer_norm_epsilon=jsons.number(metadata, "layer_norm_eps", 1e-6),
+        layer_scale=jsons.number(metadata, "layerscale_value", 1.0),
         pooling="token",
         **prepared,
     )
-    stored, used, of_size = used_at(stored, transformers_size(sidecars.preprocessor or {}))
+    stored, used, of_size = jsons.used_at(stored, jsons.transformers_size(sidecars.preprocessor or {}))
     is_hub = bool(found.module) or bool(metadata)
     return pytorch.plan_of(
         found,
