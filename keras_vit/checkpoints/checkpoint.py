@@ -13,18 +13,8 @@ import numpy as np
 from keras_vit import layers, models
 from keras_vit._arguments import check_choice, printable, warn_caller
 from keras_vit._terminal import PlainData, ProgressBar, megabytes
-from keras_vit.checkpoints.accounting import (
-    TABLE,
-    Layout,
-    Notice,
-    Plan,
-    apply_like,
-    check_arrays,
-    check_like,
-    fill,
-    find_like,
-    listed,
-)
+from keras_vit.checkpoints import accounting
+from keras_vit.checkpoints.accounting import TABLE, Layout, Notice, Plan, check_arrays, listed
 from keras_vit.checkpoints.files import SIDECARS, Sidecars, open_file, read_sidecars, weight_files, weights_in
 from keras_vit.checkpoints.keras_files import DESCRIBED
 from keras_vit.checkpoints.layouts import DENSE, FOREIGN, FOREIGN_TYPES, LAYOUTS, clip, owl
@@ -79,7 +69,7 @@ def open_checkpoint(
     # `like`, then from the defaults of the family.
     if numerics is not None:
         check_choice("numerics", numerics, NUMERICS)
-    options: dict[str, Any] = {"like": None if like is None else find_like(like)}
+    options: dict[str, Any] = {"like": None if like is None else accounting.find_like(like)}
     options["grid_size"] = None if grid_size is None else pair("grid_size", grid_size)
     options["image_size"] = None if image_size is None else pair("image_size", image_size)
     if state is not None and not isinstance(state, str):
@@ -106,7 +96,7 @@ def plan_of(file: ArrayFile, sidecars: Sidecars, numerics: str | None = None) ->
         raise ValueError(f"{source} cannot be read. {error}") from error
     if plan is not None:
         if sidecars.like is not None:
-            check_like(plan.stored, sidecars.like, ("heads",), source)
+            accounting.check_like(plan.stored, sidecars.like, ("heads",), source)
         return _with_outside(plan, file)
     if sidecars.max_depth is not None:
         raise ValueError(f"{source} is not a depth model: leave max_depth={sidecars.max_depth!r} out.")
@@ -129,7 +119,7 @@ def plan_of(file: ArrayFile, sidecars: Sidecars, numerics: str | None = None) ->
     except ValueError as error:
         raise ValueError(f"{source} cannot be read as a model of the layout {layout.name!r}. {error}") from error
     if sidecars.like is not None:
-        plan = apply_like(plan, sidecars.like, source)
+        plan = accounting.apply_like(plan, sidecars.like, source)
     plan = _with_averages(_with_outside(plan, file), [*file, *file.outside], file.container)
     if grid is None and sidecars.image_size is not None and not plan.is_grid_known:
         grid_at_size = plan.stored.replace(image_size=sidecars.image_size).grid_size
@@ -235,7 +225,7 @@ def load_model(
     total = sum(array.bytes for array in plan.arrays.values())
     fresh = () if keep_head else ("head/", "head_dist/")
     with ProgressBar(f"Loading {os.path.basename(source)}", total, in_bytes=True, shown=total >= PROGRESS_FROM) as bar:
-        fill(model, plan, source, fresh, convert, bar.advance)
+        accounting.fill(model, plan, source, fresh, convert, bar.advance)
     if keep_head and plan.head and config.classes and plan.is_head_zero:
         advice = "Pass classes=... for a new head or include_top=False for features."
         warn_caller(f"The head of {source} is all zeros, so its logits mean nothing. {advice}")

@@ -29,16 +29,8 @@ from typing import TYPE_CHECKING, Any
 from keras_vit._arguments import Source, printable, warn_caller, without_password
 from keras_vit._files import locked, replacing, weights_folder
 from keras_vit._terminal import ProgressBar
-from keras_vit.checkpoints.catalogue import (
-    SHIPPED,
-    Entry,
-    catalogue,
-    find_entry,
-    nearest_with_repository,
-    published_url,
-    recommended,
-    repositories,
-)
+from keras_vit.checkpoints import catalogue
+from keras_vit.checkpoints.catalogue import SHIPPED, Entry
 from keras_vit.checkpoints.checkpoint import open_checkpoint
 from keras_vit.checkpoints.files import ENDINGS, is_keras_file, names_beside, open_file, pair_in, weights_in
 from keras_vit.checkpoints.hub import SCHEME, DownloadError, fetch_from_hub
@@ -70,7 +62,7 @@ def resolve_source(source: Source) -> Source:
         raise ValueError(f"{shown} is a Keras file, which can run code. If you trust it, download it first.")
     if "://" in text or text in SHIPPED or os.path.exists(os.path.expanduser(text)):
         return source
-    return recommended(text).name if is_variant(source) else _entry_called(source).name
+    return catalogue.recommended(text).name if is_variant(source) else _entry_called(source).name
 
 
 def is_variant(source: Any) -> bool:
@@ -90,7 +82,7 @@ def _entry_called(source: Source) -> Entry:
     text, problem = os.fspath(source), ""
     try:
         if isinstance(source, str):
-            return find_entry(source)
+            return catalogue.find_entry(source)
     except ValueError as error:
         is_path = pathlib.PurePath(text).suffix in (*ENDINGS, ".h5", ".keras", ".csv") or text.startswith(
             (".", "~", "/")
@@ -122,13 +114,13 @@ def find_checkpoint(source: Entry | Source, beside: Sequence[str] = ()) -> pathl
 
 def find_recommended(variant: str) -> str:
     """Returns the name of the checkpoint that `pretrained=True` loads, or of a similar one that can be had, fetched."""
-    entry = recommended(variant)
+    entry = catalogue.recommended(variant)
     try:
         find_checkpoint(entry.name)
         return entry.name
     except DownloadError as refused:
         error = refused
-    other = nearest_with_repository(entry)
+    other = catalogue.nearest_with_repository(entry)
     if other is None:
         raise error
     find_checkpoint(other.name)
@@ -140,7 +132,7 @@ def is_copy(source: Source, path: pathlib.Path) -> bool:
     """Whether `find_checkpoint` returned a copy from the Hub for a catalogue name, instead of the official `.npz`."""
     if path.suffix != ".npz" and isinstance(source, str) and "://" not in source and not os.path.exists(source):
         with contextlib.suppress(ValueError):
-            return bool(find_entry(source))
+            return bool(catalogue.find_entry(source))
     return False
 
 
@@ -149,7 +141,7 @@ def fetch(entry: Entry) -> pathlib.Path:
     is_address, is_npz = not entry.variant, entry.urls[0].partition("?")[0].endswith(".npz")
     in_cache = _name_in_cache(entry.urls[0]) if is_address else f"{entry.name}.npz"
     in_mirror = [] if is_address else [in_cache]
-    if sum(other.basename == entry.basename for other in catalogue().values()) <= 1 and not is_address:
+    if sum(other.basename == entry.basename for other in catalogue.catalogue().values()) <= 1 and not is_address:
         in_mirror.append(f"{entry.basename}.npz")
     target = cache_folder().absolute() / in_cache
     folder, base = _mirror()
@@ -169,7 +161,7 @@ def fetch(entry: Entry) -> pathlib.Path:
         raise DownloadError(f"{entry.name} {problem}", attempts, advice)
     note = f" (for {entry.image_size} pixels; image_size= resizes it)" if entry.image_size else ""
     # Whoever has a mirror knows what is in it; sizes from listings are about the published file.
-    sources = [] if base is None else [(published_url(base, n.removesuffix(".npz")), None) for n in in_mirror]
+    sources = [] if base is None else [(catalogue.published_url(base, n.removesuffix(".npz")), None) for n in in_mirror]
     sources += [(url, entry.bytes) for url in entry.urls]
     with (
         ProgressBar(f"Downloading {entry.basename}{note}", in_bytes=True, stays=True) as bar,
@@ -250,7 +242,7 @@ def _published(text: str) -> Entry:
     name = plain.removeprefix(_BUCKETS).removesuffix(".npz")
     for candidate in (name, name.removeprefix("vit_models/")):
         with contextlib.suppress(ValueError):
-            entry = find_entry(candidate)
+            entry = catalogue.find_entry(candidate)
             if urllib.parse.unquote(entry.urls[0]) == plain:
                 return entry
     shown = without_password(text)
@@ -263,7 +255,7 @@ def _fetch_published(entry: Entry, beside: Sequence[str]) -> pathlib.Path:
         return fetch(entry)
     except DownloadError as refused:
         error, attempts = refused, list(refused.attempts)
-    for repository in repositories(entry.name):
+    for repository in catalogue.repositories(entry.name):
         address = f"{SCHEME}{repository}"
         try:
             path = fetch_from_hub(address, offline=_is_offline(), beside=beside)
@@ -272,7 +264,7 @@ def _fetch_published(entry: Entry, beside: Sequence[str]) -> pathlib.Path:
             continue
         warn_caller(f"{entry.name} is not available, so the same weights come from {address}.")
         return path
-    other = nearest_with_repository(entry)
+    other = catalogue.nearest_with_repository(entry)
     advice = f"\nA similar checkpoint is on the Hugging Face Hub, try {other.name}." if other else ""
     raise DownloadError(error.message, attempts, f"{error.advice}{advice}", error.unreachable)
 

@@ -22,25 +22,22 @@ from keras_vit._files import check_room, make_folder, replacing
 from keras_vit.checkpoints.accounting import MOST_BLOCKS, Layout, Plan, Row
 from keras_vit.checkpoints.files import Sidecars
 from keras_vit.checkpoints.stored_array import StoredArray
-from keras_vit.models import (
-    BiTConfig,
-    DenseConfig,
-    DetectorConfig,
-    DPTConfig,
-    EoMTConfig,
-    LinearDepthConfig,
-    LinearSegmenterConfig,
-    ModelConfig,
-    ViTConfig,
-    count_weights,
-)
+from keras_vit.models import DenseConfig, ModelConfig, ViTConfig, count_weights
 
 if TYPE_CHECKING:
     import keras
 
     from keras_vit.models import BiT, VisionTransformer
 
-_KINDS = (ViTConfig, BiTConfig, EoMTConfig, LinearSegmenterConfig, DPTConfig, LinearDepthConfig, DetectorConfig)
+_KINDS = (
+    ViTConfig,
+    models.BiTConfig,
+    models.EoMTConfig,
+    models.LinearSegmenterConfig,
+    models.DPTConfig,
+    models.LinearDepthConfig,
+    models.DetectorConfig,
+)
 _CONFIG_TYPES: dict[str, type[Any]] = {kind.model: kind for kind in _KINDS}
 LONGEST_CONFIG = 2**24  # bytes; that of a model with the 21,843 names of ImageNet-21k has a twentieth of it
 _MOST_PATCHES = 2**18  # of an image, whose tables are computed and not in the file: 8192 x 8192 pixels in patches of 16

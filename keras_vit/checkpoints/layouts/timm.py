@@ -17,15 +17,7 @@ from keras_vit._arguments import printable
 from keras_vit.checkpoints.accounting import TABLE, Layout, Notice, Plan, Row, bounded, mixer_config, renamed, shape_of
 from keras_vit.checkpoints.files import Sidecars
 from keras_vit.checkpoints.layouts import clip, pytorch, timm_json
-from keras_vit.checkpoints.layouts.jsons import (
-    CLIP,
-    HALF,
-    IMAGENET,
-    Fields,
-    class_names,
-    preparation,
-    used_at,
-)
+from keras_vit.checkpoints.layouts.jsons import CLIP, HALF, IMAGENET, Fields, class_names, preparation, used_at
 from keras_vit.checkpoints.layouts.pytorch import Family, Trunk, linear, norm, packed
 from keras_vit.checkpoints.layouts.timm_json import TimmMetadata, first
 from keras_vit.checkpoints.layouts.timm_json import sidecars as sidecars_of

@@ -10,17 +10,8 @@ import functools
 import pathlib
 from collections.abc import Collection, Mapping
 
-from keras_vit.checkpoints.accounting import (
-    TABLE,
-    Layout,
-    Notice,
-    Plan,
-    Row,
-    bounded,
-    having,
-    shape_of,
-    with_prefix_positions,
-)
+from keras_vit.checkpoints import accounting
+from keras_vit.checkpoints.accounting import TABLE, Layout, Notice, Plan, Row, having, shape_of
 from keras_vit.checkpoints.files import Sidecars
 from keras_vit.checkpoints.layouts import flax, jsons, pytorch
 from keras_vit.checkpoints.layouts.jsons import preparation
@@ -178,7 +169,7 @@ def plan_of_scenic(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
         image_size=(grid_rows * height, columns * width),
         patch_size=(height, width),
         width=hidden,
-        depth=bounded(1 + max((int(text) for text in numbers if text.isdecimal()), default=0)),
+        depth=accounting.bounded(1 + max((int(text) for text in numbers if text.isdecimal()), default=0)),
         heads=shape_of(arrays, f"{block}MultiHeadDotProductAttention_0/query/kernel", 3)[1],
         mlp_width=shape_of(arrays, gate if gated else f"{block}MlpBlock_0/Dense_0/kernel", 2)[1],
         channels=channels,
@@ -220,7 +211,7 @@ LAYOUT = Layout(
     rows,
     recognise,
     plan,
-    with_prefix_positions,
+    accounting.with_prefix_positions,
     needs=lambda config: _NEEDS,
 )
 # The same in `.safetensors`, with what config.json says; `huggingface` writes it.
