@@ -87,19 +87,12 @@ _MULTISCALE = 4  # how many of the last blocks DINOv2's larger heads read
 
 @dataclasses.dataclass(frozen=True)
 class LinearNames:
-    """What a publisher calls the parts of a linear head, and how it is used.
+    """What a publisher calls the parts of a linear head, and how it is used."""
 
-    Attributes:
-        matrix: The convolution of 1 x 1.
-        norm: The batch normalisation.
-        fields: Of the config, for a head on the last block.
-        fields_of_four: The same for a head on four blocks; None where the publisher has no such head.
-    """
-
-    matrix: str
-    norm: str
-    fields: Mapping[str, Any]
-    fields_of_four: Mapping[str, Any] | None = None
+    matrix: str  # the convolution of 1 x 1
+    norm: str  # the batch normalisation
+    fields: Mapping[str, Any]  # of the config, for a head on the last block
+    fields_of_four: Mapping[str, Any] | None = None  # on four blocks; None where the publisher has no such head
 
 
 HEADS = (
@@ -181,25 +174,18 @@ LINEAR = Layout(
 
 @dataclasses.dataclass(frozen=True)
 class DPTNames:
-    """What a publisher calls the parts of a DPT; `{i}` counts maps from the shallowest, `{j}` from 1, `{r}` back.
+    """What a publisher calls the parts of a DPT; `{i}` counts maps from the shallowest, `{j}` from 1, `{r}` back."""
 
-    Attributes:
-        backbone: What stands before the backbone's names.
-        anchor: The array that only such files have.
-        deepest: Whether files hold the first unit of the deepest fusion, which computes nothing.
-        head: The convolutions of the end.
-    """
-
-    backbone: str
-    anchor: str
+    backbone: str  # what stands before the backbone's names
+    anchor: str  # the array that only such files have
     projection: str
     resized: str
     neck: str
     fusion: str
     units: tuple[str, ...]
     fusion_projection: str
-    deepest: bool
-    head: tuple[str, ...]
+    deepest: bool  # whether files hold the first unit of the deepest fusion, which computes nothing
+    head: tuple[str, ...]  # the convolutions of the end
     readout: str = ""
     project: str = ""
 

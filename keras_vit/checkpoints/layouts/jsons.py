@@ -39,18 +39,12 @@ _MODES: dict[str, dict[Any, Fields]] = {
 
 @dataclasses.dataclass(frozen=True)
 class Key:
-    """How a library's JSON says a field of a config.
+    """How a library's JSON says a field of a config."""
 
-    Attributes:
-        field: Ours.
-        key: Theirs.
-        write: From our value to theirs.
-        read: From key and value to ours; raises ValueError for what makes no sense. None where arrays tell it.
-    """
-
-    field: str
-    key: str
-    write: Callable[[Any], Any] = lambda value: value
+    field: str  # ours
+    key: str  # theirs
+    write: Callable[[Any], Any] = lambda value: value  # from our value to theirs
+    # From key and value to ours; raises ValueError for what makes no sense. None where arrays tell it.
     read: Callable[[str, Any], Any] | None = None
 
 

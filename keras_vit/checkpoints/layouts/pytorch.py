@@ -54,19 +54,12 @@ _OTHER_MODELS = re.compile(r"(^|\.)(text|text_model|decoder)\.")
 
 @dataclasses.dataclass(frozen=True)
 class Found:
-    """A model among the arrays of a file of PyTorch.
+    """A model among the arrays of a file of PyTorch."""
 
-    Attributes:
-        outer: What stands before the model, such as `"model."`.
-        module: Its module, such as `"visual."`.
-        arrays: By their names without both; others under a name that no row has.
-        unused: Names of arrays that have no effect on it.
-    """
-
-    outer: str
-    module: str
-    arrays: dict[str, StoredArray]
-    unused: list[str]
+    outer: str  # what stands before the model, such as `"model."`
+    module: str  # such as `"visual."`
+    arrays: dict[str, StoredArray]  # by their names without both; others under a name that no row has
+    unused: list[str]  # names of arrays that have no effect on it
 
 
 def prefixes_of(names: Iterable[str], anchor: str) -> set[str]:
@@ -163,55 +156,38 @@ def plan_of(found: Found, pattern: str, beside: str, **fields: Any) -> Plan:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Family:
-    """Who publishes models, what they call the parts, and what they do where nothing says it.
-
-    Attributes:
-        module: What stands before the names of the arrays, except for the head's.
-        flat: Whether class token and positions have no first axis of length 1.
-        blocks: What stands before the number of a block; `norms` to `scales` are in a block.
-        attention: The projections to queries, keys, values, and the output; or the beginning of the name of the matrix
-            that the first three share, and the output.
-        own_biases: The biases of the three where they share a matrix and no bias.
-        mlp: The linear layers of an MLP; two for a SwiGLU mean that gate and value are one layer.
-        types: The `model_type`s of transformers whose models have these arrays.
-        mask_token: The first axes of the mask token that all models have; None where they need none.
-        activation, epsilon, heads: `hidden_act`, `layer_norm_eps` and `num_attention_heads` where nothing says them.
-        heads_by_width: The heads where nothing says it, for widths whose heads have not 64 channels.
-        interpolation: How position embeddings are resized.
-        periods: Whether the periods of DINOv3's rotary embedding are stored.
-        linear_patches: Whether patches go through a matrix, pixel by pixel with the channels last (NaFlex).
-        grid_table: Whether the table of positions has rows and columns, and not one axis for both (NaFlex).
-    """
+    """Who publishes models, what they call the parts, and what they do where nothing says it."""
 
     title: str
-    module: str = ""
+    module: str = ""  # what stands before the names of the arrays, except for the head's
     patches: str = "patch_embed.proj"
     class_token: str = "cls_token"
     distillation_token: str = "dist_token"
     register_tokens: str = "reg_token"
     positions: str = "pos_embed"
-    flat: bool = False
+    flat: bool = False  # whether class token and positions have no first axis of length 1
     pre_norm: str = "norm_pre"
-    blocks: str = "blocks."
+    blocks: str = "blocks."  # what stands before the number of a block; `norms` to `scales` are in a block
     norms: tuple[str, ...] = ("norm1", "norm2")
+    # Projections to queries, keys, values, and the output; or how the matrix that the first three share begins, and it.
     attention: tuple[str, ...] = ("attn.qkv.", "attn.proj")
-    own_biases: tuple[str, ...] = ()
+    own_biases: tuple[str, ...] = ()  # of the three where they share a matrix and no bias
     attention_norm: str = "attn.norm"
-    mlp: tuple[str, ...] = ("mlp.fc1", "mlp.fc2")
+    mlp: tuple[str, ...] = ("mlp.fc1", "mlp.fc2")  # two for a SwiGLU mean that gate and value are one layer
     mlp_norm: str = "mlp.norm"
     scales: tuple[str, ...] = ("ls1.gamma", "ls2.gamma")
     norm: str = "norm"
-    types: tuple[str, ...] = ()
-    mask_token: tuple[int, ...] | None = None
-    activation: str = "gelu"
+    types: tuple[str, ...] = ()  # the `model_type`s of transformers whose models have these arrays
+    mask_token: tuple[int, ...] | None = None  # first axes of the one that all models have; None where they need none
+    activation: str = "gelu"  # `hidden_act` where nothing says it, as the next three
     epsilon: float = 1e-6
     heads: int = 12
     heads_by_width: Mapping[int, int] = dataclasses.field(default_factory=lambda: HEADS)
     preparation: Fields = dataclasses.field(default_factory=lambda: preparation(HALF, "squash", 1.0, "bilinear_pillow"))
     interpolation: str = "bicubic_hf"
-    periods: bool = False
-    linear_patches: bool = False
-    grid_table: bool = False
+    periods: bool = False  # whether the periods of DINOv3's rotary embedding are stored
+    linear_patches: bool = False  # whether patches go through a matrix, pixel by pixel, channels last (NaFlex)
+    grid_table: bool = False  # whether the table of positions has rows and columns, not one axis for both (NaFlex)
 
     def as_in(self, arrays: Collection[str], choices: Mapping[str, Sequence[Any]]) -> "Family":
         """Returns this family as a file calls its parts: of each field's choices the first whose arrays are there."""
@@ -337,17 +313,11 @@ def computed_periods(config: ViTConfig, base: float = 100.0) -> dict[str, np.nda
 
 @dataclasses.dataclass(frozen=True)
 class Trunk:
-    """What arrays tell of a model from its patches to the last normalisation.
-
-    Attributes:
-        fields: Of the config.
-        warnings: What was assumed or is unusual.
-        is_grid_known: False where the number of patches is not a square.
-    """
+    """What arrays tell of a model from its patches to the last normalisation."""
 
     fields: Fields
-    warnings: list[Notice]
-    is_grid_known: bool
+    warnings: list[Notice]  # what was assumed or is unusual
+    is_grid_known: bool  # False where the number of patches is not a square
 
 
 def trunk_of(

@@ -32,35 +32,24 @@ _SCENIC = Family(title="Scenic", blocks="transformer/encoderblock_", norm="text_
 
 @dataclasses.dataclass(frozen=True)
 class Names:
-    """What a kind of file calls the parts of a text tower; `family` has the names within a block.
+    """What a kind of file calls the parts of a text tower."""
 
-    Attributes:
-        module: What stands before the names.
-        tokens, positions: The tables; positions are empty where they are computed.
-        projection: The linear layer to the text's embedding; empty where there is none.
-        outside: Whether that has no module before it.
-        is_matrix: Whether it is an array `(width, embedding)` of its own.
-        scale, bias: The logarithm of the temperature and what is added to logits; of a TIPS the temperature itself.
-    """
-
-    family: Family
-    module: str
-    tokens: str
-    positions: str
-    projection: str
-    outside: bool = False
-    is_matrix: bool = False
-    scale: str = "logit_scale"
-    bias: str = "logit_bias"
+    family: Family  # the names within a block
+    module: str  # what stands before the names
+    tokens: str  # the table
+    positions: str  # the table; empty where they are computed
+    projection: str  # the linear layer to the text's embedding; empty where there is none
+    outside: bool = False  # whether that has no module before it
+    is_matrix: bool = False  # whether it is an array `(width, embedding)` of its own
+    scale: str = "logit_scale"  # the logarithm of the temperature; of a TIPS the temperature itself
+    bias: str = "logit_bias"  # what is added to logits
 
     @property
     def is_flax(self) -> bool:
-        """Returns whether the parts of blocks have Flax's names and shapes."""
         return self.family in (_FLAX, _SCENIC)
 
     @property
     def is_tips(self) -> bool:
-        """Returns whether it is a text tower of TIPS."""
         return not self.positions
 
 

@@ -71,26 +71,15 @@ _MIXERS = {
 
 @dataclasses.dataclass(frozen=True)
 class TimmMetadata:
-    """What the JSON files beside a file say, and the user.
+    """What the JSON files beside a file say, and the user."""
 
-    Attributes:
-        architecture: timm's name of the model; empty where nothing says it.
-        arguments: What timm makes the model with.
-        published: timm's `pretrained_cfg`.
-        preprocess: open_clip's `preprocess_cfg`, of a tower that is timm's; None for others.
-        pooling: What timm calls it.
-        labels: The names of the classes.
-        image_size, input_size, test_size: Of the model, and what its publisher prepares images to.
-        warnings: What a user should know of them.
-    """
-
-    architecture: str
-    arguments: Mapping[str, Any]
-    published: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    preprocess: Mapping[str, Any] | None = None
-    pooling: Any = None
-    labels: Any = None
-    image_size: tuple[int, int] | None = None
+    architecture: str  # timm's name of the model; empty where nothing says it
+    arguments: Mapping[str, Any]  # what timm makes the model with
+    published: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # timm's `pretrained_cfg`
+    preprocess: Mapping[str, Any] | None = None  # open_clip's `preprocess_cfg`, of a tower that is timm's
+    pooling: Any = None  # what timm calls it
+    labels: Any = None  # names of classes
+    image_size: tuple[int, int] | None = None  # of the model; the next two are what its publisher prepares images to
     input_size: tuple[int, int] | None = None
     test_size: tuple[int, int] | None = None
     warnings: tuple[Notice, ...] = ()
