@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import operator
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
@@ -98,7 +99,8 @@ class Layout:
     sidecars: Callable[[Any], dict[str, dict[str, Any]]] | None = None
     constants: Callable[[Any], dict[str, np.ndarray]] = lambda config: {}  # arrays that other code misses, by name
     noted: tuple[str, ...] = ()  # fields that the note may say although others compute what they always do
-    # The values of fields that the code which reads such files computes, where a file would hold others.
+    # The values of fields that the code which reads such files computes, where a file would hold others; the fields of
+    # a backbone as `backbone.heads`.
     needs: Callable[[Any], Mapping[str, tuple[Any, ...]]] = lambda config: {}
     advice: str | None = None  # what a user can do about what its files leave open; None where they leave nothing
     config_type: type[Any] = ViTConfig
@@ -111,6 +113,18 @@ def having(*arrays: str, ending: str | None = None) -> Callable[..., bool]:
         return any(a in names for a in arrays) or (ending is not None and any(n.endswith(ending) for n in names))
 
     return recognise
+
+
+def check_needs(config: Any, layout: Layout) -> None:
+    """Raises ValueError where the code that reads such files would compute something else than a model does."""
+    for field, values in layout.needs(config).items():
+        given = operator.attrgetter(field)(config)
+        if given not in values:
+            wanted = " or ".join(map(repr, values))
+            raise ValueError(
+                f"The layout {layout.name!r} cannot store this model. {field} must be {wanted}, but the model has "
+                f"{field}={given!r}. Save as .keras."
+            )
 
 
 def _not_read() -> "Plan":

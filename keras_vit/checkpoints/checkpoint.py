@@ -6,6 +6,7 @@ import math
 import os
 import pathlib
 from collections.abc import Callable, Collection, Mapping
+from operator import attrgetter
 from typing import Any, Literal
 
 import numpy as np
@@ -14,13 +15,13 @@ from keras_vit import layers, models
 from keras_vit._arguments import check_choice, printable, warn_caller
 from keras_vit._terminal import PlainData, ProgressBar, megabytes
 from keras_vit.checkpoints import accounting
-from keras_vit.checkpoints.accounting import TABLE, Layout, Notice, Plan, check_arrays, listed
+from keras_vit.checkpoints.accounting import PREPROCESSING, TABLE, Layout, Notice, Plan, check_arrays, listed
 from keras_vit.checkpoints.files import SIDECARS, Sidecars, open_file, read_sidecars, weight_files, weights_in
 from keras_vit.checkpoints.keras_files import DESCRIBED
 from keras_vit.checkpoints.layouts import DENSE, FOREIGN, FOREIGN_TYPES, LAYOUTS, clip, owl
 from keras_vit.checkpoints.stored_array import ArrayFile, StoredArray
 from keras_vit.checkpoints.torch_file import AVERAGES, RAW
-from keras_vit.models import BiTConfig, ModelConfig, ViTConfig, pair, variant_of
+from keras_vit.models import BiTConfig, DenseConfig, ModelConfig, ViTConfig, pair, variant_of
 from keras_vit.models.dense_config import DepthConfig
 from keras_vit.models.sizes import describe
 
@@ -28,20 +29,19 @@ from keras_vit.models.sizes import describe
 PUBLISHED: dict[type[ModelConfig], str] = {ViTConfig: "vit_jax", BiTConfig: "bit_tf"}
 # What makes numbers official: they are those of vit_jax and big_vision, whoever has published the weights.
 NUMERICS = ("official", "publisher")
-OFFICIAL = (
-    *("gelu", "layer_norm_epsilon", "interpolation", "stem_epsilons"),
-    *("pixel_mean", "pixel_std", "resize", "crop_ratio", "crop_rounding", "filter"),
-)
+OFFICIAL = ("gelu", "layer_norm_epsilon", "interpolation", "stem_epsilons", *PREPROCESSING)
 # What whoever loads a file chooses, and what only training uses: no file says it.
 CHOSEN = (
     *("dynamic", "dropout", "attention_dropout", "patch_drop", "drop_path", "remat", "class_token_only"),
     *("include_preprocessing", "preprocessing_folded", "unit_features"),
 )
 # What the note beside arrays may say. Others compute the same without it, but prepare `PICTURES` in their own way.
-PICTURES = ("filter", "crop_rounding")
+PICTURES = ("filter", "crop_rounding", "pictures", "picture_size")
+_OF_BACKBONE = tuple(f"backbone.{name}" for name in ("interpolation", *PREPROCESSING[2:], "trim"))
 _NOTED = (
     *("class_names", "classifier_activation", "interpolation", "layer_scale", "pool_padding", "pooling"),
-    *("classes", "projection", "projection_bias", *OFFICIAL[4:], "trim"),
+    *("classes", "projection", "projection_bias", *PREPROCESSING, "trim"),
+    *("pictures", "picture_size", "task", "min_depth", *_OF_BACKBONE),
 )
 # What no file but one of Keras holds, by the field of a config that is true then.
 _STANDARDISED = "kernels that folded() has standardised. Write the original model instead"
@@ -97,7 +97,7 @@ def plan_of(file: ArrayFile, sidecars: Sidecars, numerics: str | None = None) ->
     if plan is not None:
         if sidecars.like is not None:
             accounting.check_like(plan.stored, sidecars.like, ("heads",), source)
-        return _with_outside(plan, file)
+        return _with_note(_with_outside(plan, file), file.note, source)
     if sidecars.max_depth is not None:
         raise ValueError(f"{source} is not a depth model: leave max_depth={sidecars.max_depth!r} out.")
     if sidecars.backbone is not None:
@@ -252,34 +252,32 @@ def _warn_of_choices(plan: Plan, config: ModelConfig, source: str) -> None:
 
 def note_of(config: ModelConfig, layout: Layout) -> dict[str, Any]:
     """Returns the note with which reading the file of a model gives its config back."""
+    accounting.check_needs(config, layout)
     for field, what in _NOWHERE.items():
-        if getattr(config, field, False):
+        if getattr(getattr(config, "backbone", config), field, False):
             raise ValueError(f"The layout {layout.name!r} cannot store {what}.")
     note: dict[str, Any] = {"written_by": "keras_vit"}
     instead: dict[str, Any] = {}
     try:
-        for field, values in layout.needs(config).items():
-            if getattr(config, field) not in values:
-                wanted = " or ".join(map(repr, values))
-                raise ValueError(f"{field} must be {wanted}, but the model has {field}={getattr(config, field)!r}.")
         has_json = bool(layout.sidecars and layout.sidecars(config))
         if isinstance(config, ViTConfig) and not has_json:
             note["grid_size"] = list(config.grid_size)
-        for fill_value in (1.0, 0.0):  # a bias of zeros tells what another one does not
+        # A bias of zeros tells what another one does not; of an EoMT, normalisations of zeros tell that it is a delta.
+        for fill_value in (1.0,) if isinstance(config, DenseConfig) else (1.0, 0.0):
             stored, back = _read_back(config, layout, note, fill_value)
             ours, theirs = decisive_fields(stored), decisive_fields(back)
-            lost = [name for name in ours if theirs.get(name, getattr(back, name)) != ours[name]]
-            instead |= {name: getattr(back, name) for name in lost}
+            lost = [name for name in ours if theirs.get(name, attrgetter(name)(back)) != ours[name]]
+            instead |= {name: attrgetter(name)(back) for name in lost}
     except ValueError as error:
         raise ValueError(f"The layout {layout.name!r} cannot store this model. {error} Save as .keras.") from None
     noted = _fields_of_note(config, layout, has_json)
     wrong = [name for name in instead if name not in noted]
     if wrong:
-        found = ", ".join(f"{name}={instead[name]!r} instead of {getattr(config, name)!r}" for name in wrong)
+        found = ", ".join(f"{name}={instead[name]!r} instead of {attrgetter(name)(config)!r}" for name in wrong)
         raise ValueError(f"A {layout.name} file would be read with {found}. Save the model as .keras.")
     if isinstance(config, ViTConfig) and back.crop_ratio != config.crop_ratio:  # without effect at this size
         instead["crop_ratio"] = back.crop_ratio
-    said = config.to_dict()
+    said = _flat(config)
     if has_json and instead:
         note["instead_of"] = json.loads(json.dumps(instead))  # tuples as lists, as in the file
     return note | {name: said[name] for name in instead}
@@ -287,25 +285,27 @@ def note_of(config: ModelConfig, layout: Layout) -> dict[str, Any]:
 
 def _fields_of_note(config: Any, layout: Layout, has_json: bool) -> set[str]:
     """Returns the fields that a note may say: other programs compute the same, whatever they make of these."""
-    paths = {row.path for row in layout.rows(config)}
     noted = {"class_names", "classifier_activation", "interpolation", *PICTURES, *layout.noted}
+    if isinstance(config, DenseConfig):
+        return noted | {*_OF_BACKBONE}
     if config.pooling == "none" and not config.classes:
         noted.add("pooling")
     if not isinstance(config, ViTConfig):
         return noted
+    paths = {row.path for row in layout.rows(config)}
     of_projection = "projection/bias" if config.projection_bias else "projection/kernel"
     if bool(config.classes) != bool(config.projection) and paths & {"head/kernel", of_projection}:
         noted |= {"projection", "projection_bias", "classes"}  # a head by another name
     if "block_0/scale1/gamma" in paths:  # a first value
         noted.add("layer_scale")
-    return noted if has_json else noted | {*OFFICIAL[4:], "trim"}
+    return noted if has_json else noted | {*PREPROCESSING, "trim"}
 
 
 def _read_back(
     config: ModelConfig, layout: Layout, note: Mapping[str, Any], fill_value: float
 ) -> tuple[ModelConfig, ModelConfig]:
     """Returns the config that is stored, and what reading tells of its file: by shapes, JSON files and the note."""
-    rows = getattr(config, "position_rows", 0)
+    rows = getattr(getattr(config, "backbone", config), "position_rows", 0)
     stored, _ = layout.rewritten(config, lambda path: np.zeros((1, rows if path == TABLE else 1, 1), np.float32))
 
     def load(value: float) -> Callable[[int, int], np.ndarray]:
@@ -315,6 +315,8 @@ def _read_back(
         row.name: StoredArray(row.name, row.shape, np.dtype("float32"), load(fill_value if row.path else 0.0))
         for row in layout.rows(stored)
     }
+    for name, values in layout.constants(config).items():
+        arrays[name] = StoredArray(name, values.shape, values.dtype, load(0.0))
     written = {} if layout.sidecars is None else json.loads(json.dumps(layout.sidecars(config)))
     path = pathlib.Path("model.npz" if layout.sidecars is None else "model.safetensors")
     beside = {key: written[name] for key, name in SIDECARS.items() if name in written}
@@ -328,9 +330,11 @@ def _read_back(
     return stored, plan.config
 
 
-def decisive_fields(config: ModelConfig) -> dict[str, Any]:
+def decisive_fields(config: Any) -> dict[str, Any]:
     """Returns the fields that determine a model's outputs, each in a normal form."""
     fields = {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+    if isinstance(config, DenseConfig):
+        return fields | {f"backbone.{name}": value for name, value in decisive_fields(fields.pop("backbone")).items()}
     without = [*CHOSEN]
     if not config.classes:
         without += ["class_names", "classifier_activation", "distillation_head"]
@@ -474,6 +478,12 @@ def _with_grid(plan: Plan, grid_size: tuple[int, int], source: str) -> Plan:
     return dataclasses.replace(plan, stored=stored, is_grid_known=True, warnings=warnings)
 
 
+def _flat(config: Any) -> dict[str, Any]:
+    """Returns the fields of a config as plain data, those of a backbone as `backbone.heads`."""
+    fields = config.to_dict()
+    return fields | {f"backbone.{name}": value for name, value in fields.pop("backbone", {}).items()}
+
+
 def _with_note(plan: Plan, note: Mapping[str, Any], source: str) -> Plan:
     """Returns the plan with the class names and the other fields of the config in a file's note."""
     # Wrong class names are left out, and `unnamed` says why.
@@ -484,7 +494,7 @@ def _with_note(plan: Plan, note: Mapping[str, Any], source: str) -> Plan:
         stored = stored if names is None else stored.replace(class_names=names)
     except (TypeError, ValueError, RecursionError) as error:
         unnamed = f"the class names in the file are ignored: {printable(error, 200)}"
-    read, instead = stored.to_dict(), note.get("instead_of")
+    read, instead = _flat(stored), note.get("instead_of")
     instead = instead if isinstance(instead, dict) else {}
     # Where what lies beside the file says something else than when it was written, that counts.
     known = {
@@ -493,6 +503,9 @@ def _with_note(plan: Plan, note: Mapping[str, Any], source: str) -> Plan:
         if name in note and name in read and instead.get(name, read[name]) == read[name]
     }
     try:
+        of_backbone = {name.partition(".")[2]: known.pop(name) for name in _OF_BACKBONE if name in known}
+        if of_backbone:
+            known["backbone"] = stored.backbone.replace(**of_backbone)
         stored = stored.replace(**known)
     except (TypeError, ValueError, RecursionError, OverflowError) as error:
         raise ValueError(

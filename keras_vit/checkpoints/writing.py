@@ -7,11 +7,12 @@ from typing import Any
 
 from keras_vit import models
 from keras_vit._arguments import check_choice, warn_caller
-from keras_vit.checkpoints.accounting import check_fits_float32, extract
+from keras_vit.checkpoints.accounting import Layout, check_fits_float32, extract
 from keras_vit.checkpoints.checkpoint import LAYOUTS, PICTURES, PUBLISHED, note_of
 from keras_vit.checkpoints.files import ENDINGS, check_absent, is_keras_file, write_npz, write_with_sidecars
 from keras_vit.checkpoints.keras_files import DESCRIBED, note_of_dense, write_keras
 from keras_vit.checkpoints.layouts import WRITTEN
+from keras_vit.models import DenseConfig
 
 
 def to_checkpoint(
@@ -45,23 +46,36 @@ def to_checkpoint(
         raise TypeError(f"model must be an image model of keras_vit, but {type(model).__name__} was given.")
     check_fits_float32(model)
     path = os.path.expanduser(path)  # as `load` reads it
-    if isinstance(model, models.DenseModel):
-        _write_dense(model, pathlib.Path(path), layout, overwrite, stack)
+    config, file = model.config, pathlib.Path(path)
+    if layout is None and file.suffix == ".npz" and isinstance(config, DenseConfig):
+        write_npz(file, extract(model, DESCRIBED, stack), note_of_dense(config), overwrite)
         return
-    config = model.config
-    layout = PUBLISHED[type(config)] if layout is None else layout
-    if layout not in LAYOUTS:
-        raise ValueError(f"layout must be one of {list(LAYOUTS)}, but {layout!r} was given.")
-    if not isinstance(config, LAYOUTS[layout].config_type):
-        names = [name for name, known in LAYOUTS.items() if isinstance(config, known.config_type)]
-        raise ValueError(f"layout must be one of {names} for a {type(model).__name__}, but {layout!r} was given.")
-    target, sidecars = _target(pathlib.Path(path), layout), LAYOUTS[layout].sidecars
-    note, arrays = note_of(config, LAYOUTS[layout]), extract(model, LAYOUTS[layout], stack)
-    if sidecars is None:
+    known = _layout_for(config, layout)
+    target, note = _target(file, known), note_of(config, known)
+    arrays = itertools.chain(extract(model, known, stack), known.constants(config).items())
+    if known.sidecars is None:
         write_npz(target, arrays, note, overwrite)
         return
-    warn_of_pictures(note, layout)
-    write_with_sidecars(target, arrays, sidecars(config), overwrite=overwrite, note=note)
+    warn_of_pictures(note, known.name)
+    write_with_sidecars(target, arrays, known.sidecars(config), overwrite=overwrite, note=note)
+
+
+def _layout_for(config: Any, layout: str | None) -> Layout:
+    """Returns the layout in which a model is written; ValueError for an unknown one, and one of other models."""
+    if isinstance(config, DenseConfig):
+        written = WRITTEN.get(type(config))
+        if written is None or layout not in (None, "huggingface"):
+            known = "no layout" if written is None else "only layout='huggingface'"
+            raise ValueError(
+                f"A {config.model} has {known}, but layout={layout!r} was given. Write it as .npz without a layout, or "
+                "as .keras: model.save(...)."
+            )
+        return written
+    layout = PUBLISHED[type(config)] if layout is None else layout
+    fitting = [name for name, known in LAYOUTS.items() if isinstance(config, known.config_type)]
+    if layout not in fitting:
+        raise ValueError(f"layout must be one of {fitting} for a {config.model}, but {layout!r} was given.")
+    return LAYOUTS[layout]
 
 
 def warn_of_pictures(note: dict[str, Any], layout: str) -> None:
@@ -92,13 +106,12 @@ def check_format(path: str | os.PathLike[str], layout: str | None = None) -> Non
         )
 
 
-def _target(path: pathlib.Path, layout: str) -> pathlib.Path:
+def _target(path: pathlib.Path, layout: Layout) -> pathlib.Path:
     """Returns the file that a path names in a layout: `model.safetensors` in it where it is a folder's."""
-    is_npz = layout in LAYOUTS and LAYOUTS[layout].sidecars is None
-    own = ".npz" if is_npz else ".safetensors"
+    own = ".npz" if layout.sidecars is None else ".safetensors"
     if path.suffix != own and path.suffix in (*ENDINGS, ".keras", ".h5"):
-        raise ValueError(f"path must end in {own} for the layout {layout!r}, but {str(path)!r} was given.")
-    return path if is_npz or path.suffix == own else path / "model.safetensors"
+        raise ValueError(f"path must end in {own} for the layout {layout.name!r}, but {str(path)!r} was given.")
+    return path if own in (".npz", path.suffix) else path / "model.safetensors"
 
 
 def save_model(model: Any, path: str | os.PathLike[str], layout: str | None = None, overwrite: bool = False) -> None:
@@ -111,25 +124,3 @@ def save_model(model: Any, path: str | os.PathLike[str], layout: str | None = No
         return
     check_absent(path, overwrite=overwrite)
     write_keras(model, path)
-
-
-def _write_dense(
-    model: "models.DenseModel", path: pathlib.Path, layout: str | None, overwrite: bool, stack: bool
-) -> None:
-    """Writes a dense model: an `.npz` of our own for that ending without a layout, else for transformers."""
-    config = model.config
-    if layout is None and path.suffix == ".npz":
-        write_npz(path, extract(model, DESCRIBED, stack), note_of_dense(config), overwrite)
-        return
-    to_write = WRITTEN.get(type(config))
-    if to_write is None or layout not in (None, "huggingface"):
-        known = "no layout" if to_write is None else "only layout='huggingface'"
-        raise ValueError(
-            f"A {config.model} has {known}, but layout={layout!r} was given. Write it as .npz without a layout, or as "
-            ".keras: model.save(...)."
-        )
-    target = _target(path, "huggingface")
-    written = to_write(config)
-    arrays = itertools.chain(extract(model, written, stack), written.constants(config).items())
-    jsons = {} if written.sidecars is None else written.sidecars(config)
-    write_with_sidecars(target, arrays, jsons, overwrite=overwrite)

@@ -14,8 +14,8 @@ from keras_vit.checkpoints import LAYOUTS, to_checkpoint
 from keras_vit.checkpoints.accounting import Layout, check_fits_float32, extract
 from keras_vit.checkpoints.checkpoint import note_of
 from keras_vit.checkpoints.files import check_absent, copy_files, from_elsewhere, write_npz, write_with_sidecars
-from keras_vit.checkpoints.layouts.huggingface import ACTIVATION_NAMES
-from keras_vit.checkpoints.layouts.jsons import prepared_by
+from keras_vit.checkpoints.layouts.huggingface import TOWER
+from keras_vit.checkpoints.layouts.jsons import prepared_by, written
 from keras_vit.checkpoints.layouts.pytorch import HEADS, mlp_ratio
 from keras_vit.checkpoints.layouts.text import NAMES, OPEN_CLIP_POOLINGS, Names, text_layout
 from keras_vit.checkpoints.writing import warn_of_pictures
@@ -200,13 +200,8 @@ def _huggingface(both: ImageText, sidecars: dict[str, Any]) -> dict[str, Any]:
     text = {
         "model_type": f"{family}_text_model",
         "vocab_size": config.vocabulary,
-        "hidden_size": config.width,
-        "intermediate_size": config.mlp_width,
-        "num_hidden_layers": config.depth,
-        "num_attention_heads": config.heads,
         "max_position_embeddings": config.context,
-        "hidden_act": (ACTIVATION_NAMES | {"relu": "relu"})[config.gelu],
-        "layer_norm_eps": config.layer_norm_epsilon,
+        **written(TOWER, config),
     }
     if family == "tipsv2":
         text |= {"pad_token_id": 0, "scale_sqrt_depth": True, "pooling_epsilon": 1e-8}

@@ -254,19 +254,20 @@ def test_configs_that_a_layout_cannot_say(layout, changes, field):
         note_of(TINY.replace(**changes), LAYOUTS[layout])
 
 
-# A backbone of an EoMT, the activation of its head, and why transformers cannot compute it.
+# A backbone of an EoMT, the activation of its head, and what transformers would make of it.
 ROTARY = {"position_embedding": "none", "attention_bias": "no_key", "rotary_embedding": "dinov3"}
 EOMTS = {
     "DINOv2": ({}, "exact", None),
-    "two activations": ({"gelu": "tanh"}, "exact", "backbone has 'tanh' and its head 'exact'"),
-    "no square": ({"image_size": (16, 32)}, "exact", r"image_size=\(16, 16\), but has \(16, 32\)"),
+    "two activations": ({"gelu": "tanh"}, "exact", "backbone.gelu='exact' instead of 'tanh'"),
+    "no square": ({"image_size": (16, 32)}, "exact", r"image_size must be \(16, 16\), but the model has .*\(16, 32\)"),
     "another rotary embedding": (
         ROTARY | {"rotary_embedding": "eva02"},
         "exact",
-        "rotary_embedding='dinov3', but has 'eva02'",
+        "backbone.rotary_embedding='dinov3' instead of 'eva02'",
     ),
     "gated, DINOv2": ({"mlp": "swiglu"}, "relu", None),
-    "gated, DINOv3": (ROTARY | {"mlp": "swiglu"}, "exact", "backbone has 'silu' and its head 'exact'"),
+    "gated, DINOv3": (ROTARY | {"mlp": "swiglu"}, "exact", "hidden_act in config.json must be 'silu'"),
+    "a ratio that is not an integer": ({"mlp_width": 40}, "exact", "mlp_width must be 16 or 32 .* mlp_width=40"),
 }
 
 
@@ -277,7 +278,8 @@ def test_an_eomt_that_transformers_cannot_compute(name):
     backbone = backbone.replace(**changes)
     sizes = {"classes": 2, "queries": 3, "query_blocks": 1, "upscale_blocks": 1}
     with pytest.raises(ValueError, match=message) if message else contextlib.nullcontext():
-        WRITTEN[keras_vit.EoMTConfig](keras_vit.EoMTConfig(backbone=backbone, activation=activation, **sizes))
+        config = keras_vit.EoMTConfig(backbone=backbone, activation=activation, **sizes)
+        note_of(config, WRITTEN[keras_vit.EoMTConfig])
 
 
 def test_what_open_clip_leaves_out_of_its_pictures(tmp_path):

@@ -1,6 +1,5 @@
 """What files call their arrays: one file for each kind of names, each with tables that read both ways."""
 
-from collections.abc import Callable
 from typing import Any
 
 from keras_vit.checkpoints.accounting import Layout
@@ -9,8 +8,8 @@ from keras_vit.models import DPTConfig, EoMTConfig
 
 # Layouts of dense models, which are asked first: a backbone's arrays are among theirs.
 DENSE = (eomt.LAYOUT, dense.DEPTH, dense.LINEAR)
-# By their configs, those that other libraries read: the layout in which a model is written, or a ValueError.
-WRITTEN: dict[type[Any], Callable[[Any], Layout]] = {EoMTConfig: eomt.to_write, DPTConfig: dense.depth_to_write}
+# Those that transformers reads, by the configs of the models.
+WRITTEN: dict[type[Any], Layout] = {EoMTConfig: eomt.HUGGINGFACE, DPTConfig: dense.HUGGINGFACE}
 # Models for segmentation that are not a plain ViT with a head: what they are called, by how names of their arrays
 # begin, or by how the `model_type` in their config.json does.
 FOREIGN_TYPES: dict[str, str] = {"tipsv2_dpt": "a TIPS with dense heads"}

@@ -58,6 +58,12 @@ def recognise(names: Collection[str], sidecars: Sidecars) -> bool:
 
 def _config(arrays: Mapping[str, StoredArray], sidecars: Sidecars) -> tuple[ViTConfig, Trunk]:
     """Returns the config that arrays and open_clip_config.json tell, and the `Trunk` with what was assumed."""
+    like = sidecars.architecture
+    if like and "clip" not in like.lower() and not like.startswith("ViT-"):
+        raise ValueError(
+            f"like must be a CLIP such as 'ViT-B-32-quickgelu' for this file, but {like!r} was given. You can also put "
+            "open_clip_config.json beside the file."
+        )
     model = jsons.mapping(sidecars.open_clip, "model_cfg")
     vision = jsons.mapping(model, "vision_cfg")
     size = vision.get("head_width", 64 if vision else None)
@@ -75,7 +81,7 @@ def _config(arrays: Mapping[str, StoredArray], sidecars: Sidecars) -> tuple[ViTC
     fields = {
         **trunk.fields,
         "pre_norm": True,
-        "gelu": _gelu(sidecars, vision),
+        "gelu": gelu_of(sidecars, vision, "quick"),
         "layer_norm_epsilon": jsons.number(jsons.mapping(vision, "norm_kwargs"), "eps", 1e-5),
         "pooling": _pooling(vision),
         "projection": shape_of(arrays, "proj", 2)[1] if "proj" in arrays else None,
@@ -133,19 +139,15 @@ def check_open_clip(metadata: Mapping[str, Any], place: str, fields: Mapping[str
         )
 
 
-def _gelu(sidecars: Sidecars, vision: Mapping[str, Any]) -> str:
-    """Returns which GELU a CLIP computes (a `ViTConfig.gelu`), as `like` or open_clip_config.json says."""
-    like = sidecars.architecture
-    if like and "clip" not in like.lower() and not like.startswith("ViT-"):
-        raise ValueError(
-            f"like must be a CLIP such as 'ViT-B-32-quickgelu' for this file, but {like!r} was given. You can also put "
-            "open_clip_config.json beside the file."
-        )
-    if like:
-        return "quick" if "quickgelu" in like else "exact"
-    if not sidecars.open_clip or jsons.mapping(sidecars.open_clip, "model_cfg").get("quick_gelu"):
+def gelu_of(sidecars: Sidecars, tower: Mapping[str, Any], known: str | None) -> str | None:
+    """Returns which GELU a tower computes, as `like` says or open_clip's config (`tower`: its part), else `known`."""
+    if sidecars.architecture:
+        return "quick" if "quickgelu" in sidecars.architecture else "exact"
+    if not sidecars.open_clip:
+        return known
+    if jsons.mapping(sidecars.open_clip, "model_cfg").get("quick_gelu"):
         return "quick"
-    return "tanh" if jsons.mapping(vision, "act_kwargs").get("approximate") == "tanh" else "exact"
+    return "tanh" if jsons.mapping(tower, "act_kwargs").get("approximate") == "tanh" else "exact"
 
 
 def _pooling(vision: Mapping[str, Any]) -> str:

@@ -420,9 +420,7 @@ def _fields_of_metadata(config: Mapping[str, Any], pictures: Mapping[str, Any]) 
     for key, value in _EXPECTED.items():
         jsons.value_in(config, key, [value])
     backbone = jsons.mapping(config, "backbone_config")
-    for key, value in {**_PREPARED, "ensure_multiple_of": backbone.get("patch_size", 14)}.items():
-        if pictures.get(key, value) != value:
-            raise jsons.unsupported_value(key, pictures[key])
+    jsons.check_prepared(pictures, _PREPARED | {"ensure_multiple_of": backbone.get("patch_size", 14)})
     size = jsons.edges_in(pictures, "size", shortest=False) or (518, 518)
     if isinstance(size, int):  # of the shorter edge
         raise jsons.unsupported_value("size", pictures["size"])
@@ -443,33 +441,22 @@ def _fields_of_metadata(config: Mapping[str, Any], pictures: Mapping[str, Any]) 
     }
 
 
-def depth_to_write(config: Any) -> Layout:
-    """Returns the layout in which transformers reads a DPT (a `DPTConfig`); ValueError where it has no such model."""
-    vit, names, below = config.backbone, DPT_NAMES["transformers"], huggingface.LAYOUT
-    is_dinov2 = huggingface.family_to_write(vit) in ("dinov2", "dinov2_with_registers")
-    for field, fits, wanted in (
-        ("design", config.design == "depth_anything", "'depth_anything'"),
-        ("max_depth", float(config.max_depth).is_integer(), "a whole number"),
-        ("backbone", is_dinov2, "a DINOv2"),
-    ):
-        if not fits:
-            raise ValueError(
-                f"{field} of a DepthAnything in transformers must be {wanted}, but is "
-                f"{printable(getattr(config, field), 60)}. Save the model as .keras."
-            )
+def _needs(config: DPTConfig) -> dict[str, tuple[Any, ...]]:
+    """Returns `Layout.needs`: a design, and a DINOv2."""
+    of_dinov2 = {"backbone.rotary_embedding": (None,), "backbone.layer_scale": (config.backbone.layer_scale or 1.0,)}
+    return {"design": ("depth_anything",), **huggingface.needs_of_backbone(config), **of_dinov2}
 
-    def rewritten(config: DPTConfig, read: Callable[[str], Any]) -> tuple[DPTConfig, dict[str, Any]]:
-        """Returns the config and the changed weights, those of the backbone's layout."""
-        stored, changed = below.rewritten(config.backbone, read)
-        return config.replace(backbone=stored), changed
 
-    return Layout(
-        "huggingface",
-        lambda config: _after(names.backbone, below.rows(config.backbone)) + _dpt_rows(config, names),
-        rewritten=rewritten,
-        sidecars=_depth_sidecars,
-        config_type=DPTConfig,
-    )
+def _written_rows(config: DPTConfig) -> list[Row]:
+    """Returns the rows of a Depth Anything in transformers."""
+    names = DPT_NAMES["transformers"]
+    return _after(names.backbone, huggingface.LAYOUT.rows(config.backbone)) + _dpt_rows(config, names)
+
+
+def _rewritten(config: DPTConfig, read: Callable[[str], Any]) -> tuple[DPTConfig, dict[str, Any]]:
+    """Returns `Layout.rewritten`: the backbone as its own layout writes it."""
+    stored, changed = huggingface.LAYOUT.rewritten(config.backbone, read)
+    return config.replace(backbone=stored), changed
 
 
 def _depth_sidecars(config: DPTConfig) -> dict[str, dict[str, Any]]:
@@ -510,4 +497,13 @@ DEPTH = Layout(
     _linear_depth_rows,
     having(LINEAR_ANCHOR, *(names.anchor for names in DPT_NAMES.values())),
     plan_of_depth,
+)
+HUGGINGFACE = Layout(
+    "depth, transformers",
+    _written_rows,
+    rewritten=_rewritten,
+    needs=_needs,
+    sidecars=_depth_sidecars,
+    noted=("min_depth",),
+    config_type=DPTConfig,
 )

@@ -21,6 +21,9 @@ from keras_vit.models import EoMTConfig, ViTConfig
 # A transposed convolution is (in, out, height, width), a depthwise one (channels, 1, height, width).
 _TRANSPOSED, _DEPTHWISE = (0, 2, 3, 1), (2, 3, 0, 1)
 _IMAGENET = preparation(jsons.IMAGENET, "squash", 1.0, "bilinear_pillow")
+# What is computed here of what a preprocessor_config.json may say.
+_PREPARED: Fields = dict.fromkeys(("do_resize", "do_rescale", "do_normalize"), True)
+_PREPARED |= {"resample": 2, "rescale_factor": 1 / 255}
 _BACKBONE = "network.encoder.backbone."
 _QKVO = huggingface.FAMILIES["dinov3_vit"].attention
 _TRANSFORMERS = dataclasses.replace(
@@ -88,8 +91,8 @@ _OF_TRANSFORMERS = Names(
 _UNUSED = r"(network\.)?criterion\..*|network\.encoder\.pixel_(mean|std)|rope_embeddings\.inv_freq|.*\.mask_token"
 
 
-def _rows(config: EoMTConfig, family: Family, names: Names, written: bool = False) -> list[Row]:
-    """Returns the rows of an EoMT; a file that is `written` has position embeddings without the first axis."""
+def _rows(config: EoMTConfig, family: Family, names: Names) -> list[Row]:
+    """Returns the rows of an EoMT."""
     width, backbone = config.backbone.width, pytorch.trunk_rows(config.backbone, family)
     rows = [dataclasses.replace(row, name=f"{family.module}{row.name}") for row in backbone]
     rows.append(Row(names.queries, "queries/tokens", (config.queries, width)))
@@ -102,8 +105,6 @@ def _rows(config: EoMTConfig, family: Family, names: Names, written: bool = Fals
         rows.append(Row(f"{name}conv1.bias", f"{path}/conv1/bias", (width,)))
         rows.append(Row(f"{name}conv2.weight", f"{path}/conv2/kernel", (width, 1, 3, 3), _DEPTHWISE))
         rows += norm(f"{name}{names.upscale_norm}", f"{path}/norm", width)
-    if written:
-        rows = [dataclasses.replace(row, shape=row.shape[1:]) if row.path == TABLE else row for row in rows]
     return rows
 
 
@@ -208,17 +209,10 @@ def _check_masking(file: Mapping[str, StoredArray], names: Names, family: Family
 
 def _preparation(metadata: Mapping[str, Any], side: int) -> Fields:
     """Returns the means and deviations that preprocessor_config.json says; `side` is the length of the edges."""
+    jsons.check_prepared(metadata, _PREPARED)
     size = metadata.get("size")
-    for key in ("do_resize", "do_rescale", "do_normalize"):
-        if metadata.get(key, True) is not True:
-            raise jsons.unsupported_value(key, metadata[key])
     if any(edge not in (None, side) for edge in (size.values() if isinstance(size, dict) else [size])):
         raise jsons.unsupported_value("size", size)
-    factor = metadata.get("rescale_factor", 1 / 255)
-    if not jsons.is_number(factor) or abs(255 * factor - 1) > 1e-6:
-        raise jsons.unsupported_value("rescale_factor", factor)
-    if jsons.filter_in("resample", metadata.get("resample", 2)) != {"filter": "bilinear_pillow"}:
-        raise jsons.unsupported_value("resample", metadata["resample"])
     return jsons.means_in(metadata.get("image_mean"), metadata.get("image_std"))
 
 
@@ -277,55 +271,30 @@ def _activation(config: Mapping[str, Any]) -> str:
     return known[jsons.value_in(config, "hidden_act", known, "gelu")]
 
 
-def _layout(family: Family, names: Names, theta: float = 100.0, written: bool = False) -> Layout:
+def _layout(family: Family, names: Names, theta: float = 100.0) -> Layout:
     """Returns the layout of an EoMT whose backbone has the names of a family."""
     return Layout(
         "eomt",
-        functools.partial(_rows, family=family, names=names, written=written),
+        functools.partial(_rows, family=family, names=names),
         computed=lambda config: pytorch.computed_periods(config.backbone, theta),
         advice="",
         config_type=EoMTConfig,
     )
 
 
-def to_write(config: EoMTConfig) -> Layout:
-    """Returns the layout in which transformers reads an EoMT; ValueError for a backbone or head it does not have."""
-    backbone = config.backbone
-    rotary, gated = backbone.rotary_embedding is not None, backbone.mlp == "swiglu"
+def _written_rows(config: EoMTConfig) -> list[Row]:
+    """Returns the rows of an EoMT in transformers, whose position embeddings have no first axis."""
+    rotary, gated = config.backbone.rotary_embedding is not None, config.backbone.mlp == "swiglu"
     family = FAMILIES[f"embeddings.patch_embeddings{'' if rotary else '.projection'}.weight"]
-    needs = {
-        "class_token": True,
-        "distillation_token": False,
-        "pre_norm": False,
-        "patch_bias": True,
-        "attention_norm": False,
-        "include_preprocessing": False,
-        "stem_stages": None,
-        "tokens_mlp_width": None,
-        "attention_bias": "no_key" if rotary else "all",
-        "position_embedding": "none" if rotary else "learned_patches",
-        "rotary_embedding": "dinov3" if rotary else None,
-        "image_size": (config.image_size[0],) * 2,
-    }
-    for name, value in needs.items():
-        if getattr(backbone, name) != value:
-            raise ValueError(
-                f"The backbone of an EoMT in transformers must have {name}={value!r}, but has "
-                f"{getattr(backbone, name)!r}. Save the model as .keras."
-            )
-    if backbone.layer_scale is None or backbone.mlp not in ("plain", "swiglu"):
-        raise ValueError("An EoMT in transformers must have layer scales and plain MLPs. Save the model as .keras.")
-    # The file says one activation for blocks and head; DINOv2's gated MLPs have their own.
-    activation = "silu" if gated and rotary else config.activation if gated else backbone.gelu
-    if config.activation != activation:
-        raise ValueError(
-            f"An EoMT in transformers has one activation, but this backbone has {activation!r} and its head "
-            f"{config.activation!r}. Save the model as .keras."
-        )
-    mlp = "up" if rotary else "fc"
-    family = dataclasses.replace(family, mlp=huggingface.MLPS["gate" if gated else mlp])
-    layout = _layout(family, _OF_TRANSFORMERS, written=True)
-    return dataclasses.replace(layout, sidecars=_sidecars, constants=_constants)
+    family = dataclasses.replace(family, mlp=huggingface.MLPS["gate" if gated else "up" if rotary else "fc"])
+    rows = _rows(config, family, _OF_TRANSFORMERS)
+    return [dataclasses.replace(row, shape=row.shape[1:]) if row.path == TABLE else row for row in rows]
+
+
+def _needs(config: EoMTConfig) -> dict[str, tuple[Any, ...]]:
+    """Returns `Layout.needs` by the class of transformers for the backbone."""
+    bias = "all" if config.backbone.rotary_embedding is None else "no_key"
+    return huggingface.needs_of_backbone(config) | {"backbone.attention_bias": (bias,)}
 
 
 def _constants(config: EoMTConfig) -> dict[str, np.ndarray]:
@@ -339,14 +308,13 @@ def _sidecars(config: EoMTConfig) -> dict[str, dict[str, Any]]:
     """Returns the config.json and preprocessor_config.json of transformers for an EoMT."""
     backbone, size = config.backbone, config.image_size[0]
     kind = "eomt" if backbone.rotary_embedding is None else "eomt_dinov3"
-    names = {**huggingface.ACTIVATION_NAMES, "silu": "silu", "relu": "relu"}
     labels = config.class_names or [f"LABEL_{i}" for i in range(config.classes)]
     metadata = huggingface.sidecars_of(backbone)["config.json"]
     metadata |= {
         "architectures": [f"{kind.title().replace('_', '')}ForUniversalSegmentation"],
         "model_type": kind,
         "image_size": size,
-        "hidden_act": names[config.activation],
+        "hidden_act": huggingface.ACTIVATION_NAMES[config.activation],
         "num_blocks": config.query_blocks,
         "num_queries": config.queries,
         "num_upscale_blocks": config.upscale_blocks,
@@ -356,10 +324,10 @@ def _sidecars(config: EoMTConfig) -> dict[str, dict[str, Any]]:
     whole = config.task == "semantic"
     pictures = {
         "image_processor_type": "EomtImageProcessor",
-        **{"do_resize": True, "do_rescale": True, "do_normalize": True, "do_pad": not whole, "do_split_image": whole},
+        **_PREPARED,
+        **{"do_pad": not whole, "do_split_image": whole},
         "size": {"shortest_edge": size, "longest_edge": None if whole else size},
         **{"image_mean": list(backbone.pixel_mean), "image_std": list(backbone.pixel_std)},
-        **{"resample": 2, "rescale_factor": 1 / 255},
     }
     return {"config.json": metadata, "preprocessor_config.json": pictures}
 
@@ -369,4 +337,14 @@ LAYOUT = Layout(
     functools.partial(_rows, family=_AUTHORS, names=_OF_AUTHORS),
     having(_OF_AUTHORS.queries, _OF_TRANSFORMERS.queries),
     plan,
+)
+HUGGINGFACE = Layout(
+    "eomt",
+    _written_rows,
+    computed=lambda config: pytorch.computed_periods(config.backbone),
+    needs=_needs,
+    sidecars=_sidecars,
+    constants=_constants,
+    noted=("task",),
+    config_type=EoMTConfig,
 )

@@ -59,8 +59,10 @@ _METADATA = (
     Key("layer_norm_epsilon", "layer_norm_eps", read=jsons.positive_in),
 )
 _LAYER_SCALE = Key("layer_scale", "layerscale_value", read=jsons.positive_in)
-ACTIVATION_NAMES = {"exact": "gelu", "tanh": "gelu_pytorch_tanh", "quick": "quick_gelu"}
+ACTIVATION_NAMES = {"exact": "gelu", "tanh": "gelu_pytorch_tanh", "quick": "quick_gelu", "silu": "silu", "relu": "relu"}
 _GELU = Key("gelu", "hidden_act", *jsons.name_codec(ACTIVATION_NAMES, ACTIVATIONS))
+# What it says of a tower of images or of texts.
+TOWER = (*_SIZES[:2], Key("mlp_width", "intermediate_size"), *_METADATA, _GELU)
 _MULTI_LABEL = "multi_label_classification"  # a `problem_type`, whose loss is that of a sigmoid
 
 _VIT = Family(
@@ -477,6 +479,11 @@ def needs(config: ViTConfig) -> dict[str, tuple[Any, ...]]:
         # In the last three, positions of other grids than squares are taken to be those of a square, and are resized.
         needs |= {"image_size": ((config.image_size[0],) * 2,)}
     return needs
+
+
+def needs_of_backbone(config: Any) -> dict[str, tuple[Any, ...]]:
+    """Returns `Layout.needs` of a dense model by the class of its backbone."""
+    return {f"backbone.{field}": values for field, values in needs(config.backbone).items()}
 
 
 def sidecars_of(config: ViTConfig) -> dict[str, dict[str, Any]]:

@@ -170,6 +170,13 @@ def unsupported_value(key: str, value: Any) -> ValueError:
     )
 
 
+def check_prepared(metadata: Mapping[str, Any], wanted: Fields) -> None:
+    """Raises ValueError where a preprocessor_config.json says something else than `wanted`."""
+    for key, value in wanted.items():
+        if metadata.get(key, value) != value:
+            raise unsupported_value(key, metadata[key])
+
+
 def is_length(value: Any) -> bool:
     """Returns whether a value of JSON is a number of pixels: an integer above 0, below 2**20."""
     return type(value) is int and 0 < value < 2**20

@@ -320,23 +320,6 @@ def _from_tips(sidecars: Sidecars, fields: Fields) -> Fields:
     }
 
 
-def _gelu_of_open_clip(
-    model: Mapping[str, Any], metadata: Mapping[str, Any], sidecars: Sidecars, known: str | None
-) -> str:
-    """Returns the GELU that open_clip's config says, or where there is none `like`, or else `known`."""
-    if model:
-        if model.get("quick_gelu"):
-            return "quick"
-        return "tanh" if mapping(metadata, "act_kwargs").get("approximate") == "tanh" else "exact"
-    if sidecars.architecture:
-        return "quick" if "quickgelu" in sidecars.architecture else "exact"
-    if sidecars.like is not None and sidecars.like.config is not None:
-        return sidecars.like.config.gelu
-    if known is None:
-        raise ValueError(pytorch.UNKNOWN_GELU)
-    return known
-
-
 def _from_open_clip(
     model: Mapping[str, Any], metadata: Mapping[str, Any], sidecars: Sidecars, width: int, known: str | None
 ) -> Fields:
@@ -351,9 +334,13 @@ def _from_open_clip(
     if tokens.get("strip_sep_token"):
         raise ValueError("strip_sep_token in open_clip_config.json (a CLIPA tokenizer) is not supported.")
     pooling = OPEN_CLIP_POOLINGS[value_in(metadata, "pool_type", OPEN_CLIP_POOLINGS, file="open_clip_config.json")]
+    like = sidecars.like
+    gelu = clip.gelu_of(sidecars, metadata, known if like is None or like.config is None else like.config.gelu)
+    if gelu is None:
+        raise ValueError(pytorch.UNKNOWN_GELU)
     return {
         "heads": _whole(metadata, "heads", 8 if model else max(width // 64, 1)),
-        "gelu": _gelu_of_open_clip(model, metadata, sidecars, known),
+        "gelu": gelu,
         "layer_norm_epsilon": number(mapping(metadata, "norm_kwargs"), "eps", 1e-5),
         "causal": not metadata.get("no_causal_mask", False),
         "pooling": pooling,
