@@ -65,7 +65,6 @@ class Row:
 
     @property
     def part_shape(self) -> tuple[int, ...]:
-        """The shape of each part of the array."""
         return tuple(size // self.part[1] if axis == self.axis else size for axis, size in enumerate(self.shape))
 
     def weight(self, values: np.ndarray) -> np.ndarray:
@@ -128,7 +127,6 @@ def check_needs(config: Any, layout: Layout) -> None:
 
 
 def _not_read() -> "Plan":
-    """Raises NotImplementedError: the layout has no reader."""
     raise NotImplementedError("This layout can be written, but not read.")
 
 
@@ -161,7 +159,6 @@ class Plan:
 
     @property
     def rows(self) -> list[Row]:
-        """Returns the rows of a model of the config `stored`: its weights, and the names of their arrays."""
         return self.layout.rows(self.stored)
 
     @property
@@ -318,7 +315,6 @@ def extract(model: "keras.Model", layout: Layout, stack: bool = False) -> Iterat
         groups.setdefault(layout.stacked(row.name) if stack else row.name, []).append(row)
 
     def value(group: list[Row]) -> np.ndarray:
-        """Returns the array in which the weights of these rows are stored; zeros for parts without a row."""
         shape, parts = group[0].shape, group[0].part[1]
         if group[0].path is None:
             return np.zeros(shape, np.float32)
@@ -330,7 +326,6 @@ def extract(model: "keras.Model", layout: Layout, stack: bool = False) -> Iterat
         return np.concatenate([pieces.get(i, zeros) for i in range(parts)], axis=group[0].axis)
 
     def arrays() -> Iterator[tuple[str, np.ndarray]]:
-        """Yields (name, array) for each group of rows, sorted by name."""
         for name, group in sorted(groups.items(), key=lambda item: item[0]):
             yield name, value(group) if name == group[0].name else np.stack([value([row]) for row in group])
 

@@ -56,7 +56,6 @@ class Entry:
 
     @property
     def basename(self) -> str:
-        """The name without its folder."""
         return self.name.rpartition("/")[2]
 
     @property
@@ -72,7 +71,6 @@ def published_url(base: str, name: str) -> str:
 
 
 def _plain(name: str) -> str:
-    """Returns the letters and digits of a name, in lower case."""
     return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
@@ -334,7 +332,6 @@ def list_models(query: str | None = None, family: str | None = None) -> Table:
 
 
 def _of_family(rows: list[dict[str, Any]], family: str | None) -> list[dict[str, Any]]:
-    """Returns the rows of a family in any spelling, all for None; TypeError for no string, ValueError if none fits."""
     if family is None:
         return rows
     if not isinstance(family, str):
@@ -387,7 +384,6 @@ def augreg_index(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
 
 
 def _accuracy(cell: str) -> float | None:
-    """Returns the number in a cell; None if it is not a number from 0 to 1."""
     try:
         return float(cell) if 0 <= float(cell) <= 1 else None  # NaN is neither
     except ValueError:

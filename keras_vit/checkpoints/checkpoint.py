@@ -164,7 +164,6 @@ def _with_averages(plan: Plan, names: Collection[str], container: str) -> Plan:
 
 
 def _refuse_foreign(names: Collection[str], sidecars: Sidecars) -> None:
-    """Raises ValueError for the arrays, or the config.json, of models that are `FOREIGN`."""
     if owl.recognise(names):
         raise ValueError("The file is an OWL-ViT or OWLv2. Load it with keras_vit.load_image_text(...).")
     kind = str(sidecars.config.get("model_type"))
@@ -214,7 +213,6 @@ def load_model(
     _warn_of_choices(plan, config, source)
 
     def convert(path: str, values: np.ndarray) -> np.ndarray:
-        """Returns position embeddings resized to the grid of `config`, and other values as they are."""
         if path != "position_embedding/table" or config.grid_size == plan.stored.grid_size:
             return values
         values = values.reshape(1, -1, values.shape[-1])
@@ -394,7 +392,6 @@ class CheckpointInfo(PlainData):
     unused: list[str]
 
     def __str__(self) -> str:
-        """Returns the facts on one line, what is odd below it; `config` has the rest."""
         facts = describe(self.config, self.parameters)
         return "\n  ".join([f"{self.config.model} {facts}, {self.layout}, {megabytes(self.bytes)}", *self.oddities])
 

@@ -270,7 +270,6 @@ def _fetch_published(entry: Entry, beside: Sequence[str]) -> pathlib.Path:
 
 
 def _is_offline() -> bool:
-    """Whether `KERAS_VIT_OFFLINE` is set to anything but 0, false, no or off."""
     return os.environ.get("KERAS_VIT_OFFLINE", "").strip().lower() not in ("", "0", "false", "no", "off")
 
 

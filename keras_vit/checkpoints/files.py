@@ -431,7 +431,6 @@ def parse_json(data: bytes, what: str) -> dict[str, Any]:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Returns the pairs as a dict; ValueError where a name stands twice."""
     values: dict[str, Any] = {}
     for name, value in pairs:
         if name in values:
@@ -441,7 +440,6 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _folder(path: str | os.PathLike[str]) -> pathlib.Path:
-    """Returns a folder itself, and for any other path the folder above it."""
     path = pathlib.Path(path)
     return path if path.is_dir() else path.parent
 

@@ -73,7 +73,6 @@ class HubAddress:
     file: str | None = None
 
     def __str__(self) -> str:
-        """Returns the address, `hf://owner/name[@revision][/file]`."""
         revision = f"@{urllib.parse.quote(self.revision, safe='')}" if self.revision else ""
         return f"{SCHEME}{self.repository}{revision}" + (f"/{self.file}" if self.file else "")
 

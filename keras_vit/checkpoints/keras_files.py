@@ -206,7 +206,6 @@ def check_unpacked(path: str | os.PathLike[str], config: Any) -> None:
 
 
 def _check_most(path: pathlib.Path, size: int, most: int) -> None:
-    """Raises ValueError if `size` is more than the bytes that a file may hold."""
     if size > most:
         raise ValueError(f"{path} is damaged: its weights unpack to {size:,} bytes; at most {most:,} were expected.")
 

@@ -50,7 +50,6 @@ class _Reader:
         return self.file.tell()
 
     def number(self, form: str) -> Any:
-        """Returns the next number of a form of `struct`."""
         self.place(struct.calcsize(form))
         return struct.unpack(f">{form}", self.file.read(struct.calcsize(form)))[0]
 

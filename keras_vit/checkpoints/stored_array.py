@@ -47,7 +47,6 @@ class Extent:
         self._stamp = _length_and_time(self.path)
 
     def check_unchanged(self) -> None:
-        """Raises ValueError if the file has another length or time than when it was opened."""
         if _length_and_time(self.path) != self._stamp:
             raise ValueError(f"{self.path} was changed while it was read. Load it again, or download it again.")
 
@@ -123,12 +122,10 @@ class StoredArray:
 
     @property
     def size(self) -> int:
-        """Number of values."""
         return math.prod(self.shape)
 
     @property
     def bytes(self) -> int:
-        """Size of the values in the file."""
         return self.size * self.dtype.itemsize
 
     def read(self) -> np.ndarray:
@@ -154,7 +151,6 @@ def load_strided(
     whole = math.prod(shape) * dtype.itemsize
 
     def load_in_order(first: int, size: int) -> np.ndarray:
-        """Returns `size` bytes, from `first` on, of the values in order."""
         flat = load(offset, span(shape, strides) * dtype.itemsize).view(dtype)
         ordered = aligned_zeros(shape, dtype)
         np.copyto(ordered, np.lib.stride_tricks.as_strided(flat, shape, [step * dtype.itemsize for step in strides]))
@@ -298,7 +294,6 @@ def is_web_page(head: bytes) -> bool:
 
 
 def _head(path: pathlib.Path) -> bytes:
-    """Returns the first bytes of a file; OSError if it cannot be read."""
     with path.open("rb") as file:
         return file.read(_HEAD)
 

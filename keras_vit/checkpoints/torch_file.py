@@ -79,7 +79,6 @@ def _state_dict(root: Any, path: pathlib.Path, state: str | None) -> tuple[list[
 
 
 def _keys(root: Any) -> str:
-    """Returns the first keys of a dict as text, or the type of another value."""
     keys = list(_fields(root))[:8] if isinstance(root, dict) else [f"a {type(root).__name__}"]
     return ", ".join(printable(key, 60) for key in keys) or "nothing"
 
@@ -196,7 +195,6 @@ def _fields(value: Any) -> dict[Any, Any]:
 
 
 def _direct(value: Any) -> dict[str, "Tensor"]:
-    """Returns the tensors in a dict by name; none for anything else."""
     fields = _fields(value).items() if isinstance(value, dict) else ()
     return {name: inner for name, inner in fields if type(name) is str and type(inner) is Tensor}
 
@@ -256,7 +254,6 @@ class _Object:
     __slots__ = ("state",)
 
     def __new__(cls) -> "_Object":
-        """An object without attributes; a pickle may give none to the call."""
         made = super().__new__(cls)
         made.state = None
         return made

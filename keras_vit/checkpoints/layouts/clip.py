@@ -22,7 +22,6 @@ _ANCHOR = "conv1.weight"
 
 
 def _projection_rows(config: ViTConfig) -> list[Row]:
-    """Returns the row of the projection to the texts' space; none for a model without one."""
     return [Row("proj", "projection/kernel", (config.width, config.projection))] if config.projection else []
 
 

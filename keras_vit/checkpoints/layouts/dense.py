@@ -111,7 +111,6 @@ HEADS = (
 
 
 def _segmentation_rows(config: LinearSegmenterConfig, names: LinearNames) -> list[Row]:
-    """Returns the rows of a linear segmentation head: its batch normalisation and its matrix."""
     into = config.backbone.width * len(config.blocks)
     parts = {"weight": "gamma", "bias": "beta", "running_mean": "moving_mean", "running_var": "moving_variance"}
     rows = [Row(f"{names.norm}.{part}", f"head_norm/{path}", (into,)) for part, path in parts.items()]
@@ -248,7 +247,6 @@ def _convolution(name: str, path: str, out: int, into: int, size: int, bias: boo
 
 
 def _linear_depth_rows(config: LinearDepthConfig) -> list[Row]:
-    """Returns the rows of DINOv2's linear depth head."""
     into = 2 * config.backbone.width * len(config.blocks)
     return _convolution(LINEAR_ANCHOR.removesuffix(".weight"), "depth_bins/scores", config.bins, into, 1)
 
@@ -379,7 +377,6 @@ def _backbone(arrays: dict[str, StoredArray], sidecars: Sidecars, start: str, is
 
 
 def _after(start: str, rows: list[Row]) -> list[Row]:
-    """Returns the rows with `start` before the names of their arrays."""
     return [dataclasses.replace(row, name=f"{start}{row.name}") for row in rows]
 
 

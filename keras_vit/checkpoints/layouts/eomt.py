@@ -92,7 +92,6 @@ _UNUSED = r"(network\.)?criterion\..*|network\.encoder\.pixel_(mean|std)|rope_em
 
 
 def _rows(config: EoMTConfig, family: Family, names: Names) -> list[Row]:
-    """Returns the rows of an EoMT."""
     width, backbone = config.backbone.width, pytorch.trunk_rows(config.backbone, family)
     rows = [dataclasses.replace(row, name=f"{family.module}{row.name}") for row in backbone]
     rows.append(Row(names.queries, "queries/tokens", (config.queries, width)))

@@ -175,7 +175,6 @@ def _prefixes(names: Collection[str]) -> set[str]:
 
 
 def _mixer_prefixes(names: Collection[str]) -> set[str]:
-    """Returns what stands before the MLP-Mixers that a file holds."""
     return {name.removesuffix(_MIXER_ANCHOR) for name in names if name.endswith(_MIXER_ANCHOR)}
 
 
@@ -253,7 +252,6 @@ def _is_big_vision(names: set[str]) -> bool:
 
 
 def _is_linen(names: Iterable[str]) -> bool:
-    """Returns whether a module has the name that only Linen gives it."""
     return any("/MultiHeadDotProductAttention_0/" in name or "/MlpBlock_0/" in name for name in names)
 
 
@@ -268,7 +266,6 @@ def in_linen(arrays: Arrays) -> tuple[Arrays, str]:
         return arrays, dialect
 
     def in_pooling(name: str) -> str:
-        """Returns Linen's name of an array of attention pooling, and other names as they are."""
         match = _POOLING.fullmatch(name)
         if match is None:
             return name
@@ -542,7 +539,6 @@ def _plan_of_bit(file: Mapping[str, StoredArray], sidecars: Sidecars, layout: st
 
 
 def _bit_layout(name: str) -> Layout:
-    """Returns a layout of BiTs, `"bit_tf"` or `"bit_bv"`."""
     return Layout(
         name,
         functools.partial(_bit_rows, layout=name),

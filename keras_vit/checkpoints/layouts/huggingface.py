@@ -111,7 +111,6 @@ _SIGLIP = {
 
 
 def _family(title: str, *types: str, **fields: Any) -> Family:
-    """Returns a family by what it has other than ViT."""
     return dataclasses.replace(_VIT, title=title, types=types, **fields)
 
 

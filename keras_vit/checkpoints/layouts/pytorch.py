@@ -194,7 +194,6 @@ class Family:
         found = self
 
         def is_there(field: str, option: Any) -> bool:
-            """Whether the arrays that a choice for a field names are in the file."""
             if field == "blocks":
                 return any(name.startswith(f"{option}0.") for name in arrays)
             names = [

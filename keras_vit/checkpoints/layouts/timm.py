@@ -96,7 +96,6 @@ def _rows(config: ViTConfig, family: Family | None, bare: bool = False) -> list[
 
 
 def _names_to_write(config: ViTConfig) -> Family:
-    """Returns the names that timm itself has for a model."""
     if pytorch.is_naflex(config):
         return _NAFLEX
     eva, separate = timm_json.is_eva(config), config.mlp == "swiglu_norm"
@@ -128,7 +127,6 @@ def _stem_rows(config: ViTConfig) -> list[Row]:
 
 
 def _mixer_rows(config: ViTConfig) -> list[Row]:
-    """Returns the rows of an MLP-Mixer in timm's names."""
     width, kernel = config.width, (config.width, config.channels, *config.patch_size)
     rows = [Row("stem.proj.weight", "embedding/kernel", kernel, pytorch.CONVOLUTION)]
     rows.append(Row("stem.proj.bias", "embedding/bias", (width,)))
@@ -318,7 +316,6 @@ def _refuse_naflex(arrays: Collection[str], architecture: str) -> None:
 
 
 def _has_separate_biases(arrays: Collection[str]) -> bool:
-    """Returns whether queries and values have biases of their own, as in timm's EVA."""
     return "blocks.0.attn.q_bias" in arrays or "blocks.0.attn.q_proj.weight" in arrays
 
 
