@@ -374,6 +374,23 @@ def squarest_grid(patches: int) -> tuple[int, int]:
     return rows, patches // rows
 
 
+def with_grid(plan: Plan, grid_size: tuple[int, int] | None, source: str) -> Plan:
+    """Returns the plan with a given grid of patches instead of the one guessed from their number; None: as it is."""
+    if grid_size is None:
+        return plan
+    config, (rows, columns) = plan.stored, grid_size
+    if not isinstance(config, ViTConfig):
+        raise ValueError(f"{source} has no position embeddings: leave grid_size={grid_size} out.")
+    if (config.position_rows or config.tokens_mlp_width) and rows * columns != math.prod(config.grid_size):
+        raise ValueError(
+            f"grid_size must have {math.prod(config.grid_size)} patches, like the position embeddings of {source}, but "
+            f"{rows} x {columns} was given."
+        )
+    warnings = [warning for warning in plan.warnings if (warning.kind, warning.field) != ("note", "image_size")]
+    stored = config.replace(image_size=config.image_size_of((rows, columns)))
+    return dataclasses.replace(plan, stored=stored, is_grid_known=True, warnings=warnings)
+
+
 def renamed(
     arrays: Mapping[str, StoredArray], name: Callable[[str], str], lost: str = "a number that has no meaning"
 ) -> dict[str, StoredArray]:

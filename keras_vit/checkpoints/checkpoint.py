@@ -18,7 +18,7 @@ from keras_vit.checkpoints import accounting
 from keras_vit.checkpoints.accounting import PREPROCESSING, TABLE, Layout, Notice, Plan, check_arrays, listed
 from keras_vit.checkpoints.files import SIDECARS, Sidecars, open_file, read_sidecars, weight_files, weights_in
 from keras_vit.checkpoints.keras_files import DESCRIBED
-from keras_vit.checkpoints.layouts import DENSE, FOREIGN, FOREIGN_TYPES, LAYOUTS, clip, owl
+from keras_vit.checkpoints.layouts import DENSE, FOREIGN, LAYOUTS, clip, owl
 from keras_vit.checkpoints.stored_array import ArrayFile, StoredArray
 from keras_vit.checkpoints.torch_file import AVERAGES, RAW
 from keras_vit.models import BiTConfig, DenseConfig, ModelConfig, ViTConfig, pair, variant_of
@@ -124,9 +124,7 @@ def plan_of(file: ArrayFile, sidecars: Sidecars, numerics: str | None = None) ->
     if grid is None and sidecars.image_size is not None and not plan.is_grid_known:
         grid_at_size = plan.stored.replace(image_size=sidecars.image_size).grid_size
         grid = grid_at_size if np.prod(grid_at_size) == np.prod(plan.stored.grid_size) else None
-    if grid is not None:
-        plan = _with_grid(plan, grid, source)
-    plan = _with_note(plan, file.note, source)
+    plan = _with_note(accounting.with_grid(plan, grid, source), file.note, source)
     return _with_official_numbers(plan, source) if numerics == "official" else plan
 
 
@@ -166,9 +164,8 @@ def _with_averages(plan: Plan, names: Collection[str], container: str) -> Plan:
 def _refuse_foreign(names: Collection[str], sidecars: Sidecars) -> None:
     if owl.recognise(names):
         raise ValueError("The file is an OWL-ViT or OWLv2. Load it with keras_vit.load_image_text(...).")
-    kind = str(sidecars.config.get("model_type"))
+    names = [*names, str(sidecars.config.get("model_type"))]
     titles = [title for start, title in FOREIGN.items() if any(name.startswith(start) for name in names)]
-    titles += [title for start, title in FOREIGN_TYPES.items() if kind.startswith(start)]
     if titles:
         raise ValueError(
             f"The file holds {titles[0]}, which is not supported. Supported models for segmentation and depth are: "
@@ -458,21 +455,6 @@ def _with_official_numbers(plan: Plan, source: str) -> Plan:
             raise ValueError(f"numerics='official' does not fit {source}: pass numerics='publisher'. {problems[0]}")
     warnings = [warning for warning in plan.warnings if warning.kind != "assumed" or warning.field not in OFFICIAL]
     return dataclasses.replace(plan, stored=stored, image_size=image_size, warnings=warnings)
-
-
-def _with_grid(plan: Plan, grid_size: tuple[int, int], source: str) -> Plan:
-    """Returns the plan with a given grid of patches instead of the one guessed from their number."""
-    config, (rows, columns) = plan.stored, grid_size
-    if not isinstance(config, ViTConfig):
-        raise ValueError(f"{source} has no position embeddings: leave grid_size={grid_size} out.")
-    if (config.position_rows or config.tokens_mlp_width) and rows * columns != np.prod(config.grid_size):
-        raise ValueError(
-            f"grid_size must have {np.prod(config.grid_size)} patches, like the position embeddings of {source}, but "
-            f"{rows} x {columns} was given."
-        )
-    warnings = [warning for warning in plan.warnings if (warning.kind, warning.field) != ("note", "image_size")]
-    stored = config.replace(image_size=config.image_size_of((rows, columns)))
-    return dataclasses.replace(plan, stored=stored, is_grid_known=True, warnings=warnings)
 
 
 def _flat(config: Any) -> dict[str, Any]:

@@ -32,7 +32,7 @@ from keras_vit._terminal import ProgressBar
 from keras_vit.checkpoints import catalogue
 from keras_vit.checkpoints.catalogue import SHIPPED, Entry
 from keras_vit.checkpoints.checkpoint import open_checkpoint
-from keras_vit.checkpoints.files import ENDINGS, is_keras_file, names_beside, open_file, pair_in, weights_in
+from keras_vit.checkpoints.files import ENDINGS, is_keras_file, names_beside, open_file, pair_in, path_of, weights_in
 from keras_vit.checkpoints.hub import SCHEME, DownloadError, fetch_from_hub
 from keras_vit.checkpoints.keras_files import config_in_file
 from keras_vit.checkpoints.stored_array import is_web_page
@@ -99,14 +99,13 @@ def find_checkpoint(source: Entry | Source, beside: Sequence[str] = ()) -> pathl
         return _fetch_published(source, beside)
     if not isinstance(source, str | os.PathLike):
         raise TypeError(f"source must be the name, address or path of a checkpoint, but {source!r} was given.")
-    text = os.fspath(source)
+    path, text = path_of(source), os.fspath(source)
+    if path is not None:
+        return weights_in(path)
     if text.lower().startswith(SCHEME):
         return fetch_from_hub(text, offline=_is_offline(), beside=beside)
     if "://" in text:
         return fetch(_published(text))
-    path = pathlib.Path(os.path.expanduser(text))
-    if text and path.exists():
-        return weights_in(path)
     if text in SHIPPED:
         return weights_folder() / SHIPPED[text]
     return _fetch_published(_entry_called(source), beside)

@@ -41,11 +41,7 @@ WEIGHT_NAMES = (
 )
 # What lies beside them and says what arrays do not.
 CLASSES = "classes.txt"
-SIDECARS = {
-    "config": "config.json",
-    "open_clip": "open_clip_config.json",
-    "preprocessor": "preprocessor_config.json",
-}
+SIDECARS = {"config": "config.json", "open_clip": "open_clip_config.json", "preprocessor": "preprocessor_config.json"}
 ENDINGS = (".safetensors", ".pth", ".pt", ".bin", ".tar", ".npz")
 NOT_WEIGHTS = ("training_args.bin", "optimizer.pt", "scheduler.pt", "optimizer.bin", "scheduler.bin")
 LONGEST = 2**23  # bytes of JSON or a classes.txt; twice the names of ImageNet-21k's classes have a quarter of it

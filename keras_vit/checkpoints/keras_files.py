@@ -215,13 +215,8 @@ def _check_most(path: pathlib.Path, size: int, most: int) -> None:
 
 def _plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
     """Returns the plan by which an `.npz` with a config in its note is read."""
-    for option, field in {
-        "head": "backbone",
-        "grid_size": "grid_size",
-        "like": "like",
-        "max_depth": "max_depth",
-    }.items():
-        if getattr(sidecars, field) is not None:
+    for option in ("head", "grid_size", "like", "max_depth"):
+        if getattr(sidecars, "backbone" if option == "head" else option) is not None:
             raise ValueError(f"The file contains the config of its model: leave {option}=... out.")
     note = sidecars.note
     with _readable("The file"):

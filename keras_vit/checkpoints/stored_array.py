@@ -206,10 +206,7 @@ class ArrayFile(dict[str, StoredArray]):
 
 
 def read_members(
-    path: pathlib.Path,
-    kind: str,
-    name_of: Callable[[str], str | None],
-    describe: Callable[[str, Extent, IO[bytes]], T],
+    path: pathlib.Path, kind: str, name_of: Callable[[str], str | None], describe: Callable[[str, Extent, IO[bytes]], T]
 ) -> tuple[dict[str, T], bytes]:
     """Returns by name what `describe` makes of each member of a zip archive, and the archive's comment."""
     found: dict[str, T] = {}

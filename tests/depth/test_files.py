@@ -279,6 +279,16 @@ def test_written_for_transformers(models, golden, tmp_path):
     metric = keras_vit.DPT(models[HUB].config.replace(metric=True, max_depth=20.0))
     keras_vit.to_checkpoint(metric, tmp_path / "metric")
     assert keras_vit.load(tmp_path / "metric").config == metric.config
+    vit, fields = metric.config.backbone, {"pictures": "depth_anything", "picture_size": (28, 42)}
+    other = keras_vit.DPT(metric.config.replace(backbone=vit.replace(interpolation="bicubic_offset"), **fields))
+    with pytest.warns(UserWarning, match="cannot store pictures='depth_anything' but uses 'depth_anything_trans"):
+        keras_vit.to_checkpoint(other, tmp_path / "other")
+    assert keras_vit.load(tmp_path / "other").config == other.config
+    for changes in ({"final_norm": "none"}, {"mlp_width": 100}, {"pre_norm": True}, {"rotary_embedding": "eva02"}):
+        with pytest.raises(ValueError, match="cannot store this model"):
+            keras_vit.to_checkpoint(
+                keras_vit.DPT(metric.config.replace(backbone=vit.replace(**changes))), tmp_path / "no"
+            )
 
 
 @pytest.mark.once
@@ -339,7 +349,7 @@ def test_what_is_said_of_the_backbone_is_used_or_refused(golden, written):
     with pytest.raises(ValueError, match="like must be a DINOv2 for this file, but 'vit_base_patch16_clip_224'"):
         keras_vit.load(folder, like="vit_base_patch16_clip_224")
     rows, columns = keras_vit.inspect_checkpoint(folder).config.backbone.grid_size
-    with pytest.raises(ValueError, match=r"grid_size must have .* patches for these position embeddings, but \(1, 2\)"):
+    with pytest.raises(ValueError, match="grid_size must have .* patches, like the position .*, but 1 x 2"):
         keras_vit.inspect_checkpoint(folder, grid_size=(1, 2))
     backbone = json.loads((folder / "config.json").read_text())["backbone_config"]
     for key in ("out_indices", "out_features"):

@@ -197,6 +197,10 @@ def test_other_sizes(loaded, golden, tmp_path):
     np.testing.assert_array_equal(new, old[[0, 1, 2, 5, 6]])  # the class token, and two rows of four
     with pytest.raises(ValueError, match="image_size must be at most"):
         keras_vit.load_image_text(tmp_path / "file", tokenizer=folder, image_size=84)
+    wide = keras_vit.load_image_text(folder, image_size=(56, 84))
+    for layout in ("huggingface", "scenic"):
+        with pytest.raises(ValueError, match=r"image_size must be \(56, 56\), but the model has image_size=\(56, 84\)"):
+            text.save_image_text(wide, tmp_path / "wide", layout)
 
 
 @pytest.mark.once

@@ -12,7 +12,6 @@ DENSE = (eomt.LAYOUT, dense.DEPTH, dense.LINEAR)
 WRITTEN: dict[type[Any], Layout] = {EoMTConfig: eomt.HUGGINGFACE, DPTConfig: dense.HUGGINGFACE}
 # Models for segmentation that are not a plain ViT with a head: what they are called, by how names of their arrays
 # begin, or by how the `model_type` in their config.json does.
-FOREIGN_TYPES: dict[str, str] = {"tipsv2_dpt": "a TIPS with dense heads"}
 FOREIGN: dict[str, str] = {
     "model.pixel_level_module.": "Mask2Former",
     "sem_seg_head.": "Mask2Former",
@@ -21,6 +20,7 @@ FOREIGN: dict[str, str] = {
     "segformer.": "SegFormer",
     "decode_head.linear_c": "SegFormer",
     "beit.": "BEiT",
+    "tipsv2_dpt": "a TIPS with dense heads",
 }
 LAYOUTS: dict[str, Layout] = {
     layout.name: layout

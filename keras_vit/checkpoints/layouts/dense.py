@@ -5,7 +5,6 @@ The backbone's arrays have the names of its own layout, after a prefix or in a f
 
 import dataclasses
 import functools
-import math
 import os
 import pathlib
 import re
@@ -13,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from keras_vit._arguments import printable
-from keras_vit.checkpoints.accounting import Layout, Notice, Plan, Row, having, shape_of
+from keras_vit.checkpoints.accounting import Layout, Notice, Plan, Row, having, shape_of, with_grid
 from keras_vit.checkpoints.files import Sidecars
 from keras_vit.checkpoints.layouts import huggingface, jsons, timm
 from keras_vit.checkpoints.layouts.jsons import Fields
@@ -66,19 +65,6 @@ def _without_top(backbone: Plan) -> ViTConfig:
     return backbone.stored.replace(**WITHOUT_TOP, dynamic=True)
 
 
-def _with_grid(backbone: Plan, grid: tuple[int, int] | None) -> Plan:
-    """Returns the plan of a backbone with the grid of patches that the user says; unchanged where that is None."""
-    if grid is None:
-        return backbone
-    stored = backbone.stored
-    if math.prod(grid) != math.prod(stored.grid_size):
-        patches = math.prod(stored.grid_size)
-        raise ValueError(f"grid_size must have {patches} patches for these position embeddings, but {grid} was given.")
-    return dataclasses.replace(
-        backbone, stored=stored.replace(image_size=stored.image_size_of(grid)), is_grid_known=True
-    )
-
-
 # Linear heads for segmentation, of DINOv2 and DINOv3
 
 _BACKBONE = "backbone."  # in files that mmsegmentation has saved
@@ -103,9 +89,7 @@ HEADS = (
         {"pictures": "dinov2", "short_side": 640, "crop_size": 640, "stride": 320},
     ),
     LinearNames(
-        "segmentation_model.1.conv",
-        "segmentation_model.1.batchnorm_layer",
-        {"pictures": "dinov3", "dropout": 0.1},
+        "segmentation_model.1.conv", "segmentation_model.1.batchnorm_layer", {"pictures": "dinov3", "dropout": 0.1}
     ),
 )
 
@@ -152,7 +136,7 @@ def plan_of_segmentation(file: Mapping[str, StoredArray], sidecars: Sidecars) ->
         known = Sidecars(like=sidecars.like)
         if not timm.recognise(inside, known):
             raise ValueError("The file is a head. Use load(backbone, head=...), or put both files in one folder.")
-        backbone = _with_grid(timm.plan(inside, known), sidecars.grid_size)
+        backbone = with_grid(timm.plan(inside, known), sidecars.grid_size, sidecars.name)
     stored = _segmentation_config(arrays, names, _without_top(backbone), sidecars.name)
     counter = f"{names.norm}.num_batches_tracked"
     unused = [arrays.pop(counter).name] if counter in arrays else []
@@ -367,7 +351,7 @@ def _backbone(arrays: dict[str, StoredArray], sidecars: Sidecars, start: str, is
         known = dataclasses.replace(known, config={"architecture": "vit_base_patch14_dinov2"})
     if not layout.recognise(arrays, known):
         raise ValueError("The file has no supported backbone. If it is only a head, use load(backbone, head=file).")
-    found = _with_grid(layout.plan(arrays, known), sidecars.grid_size)
+    found = with_grid(layout.plan(arrays, known), sidecars.grid_size, sidecars.name)
     inner = found.layout
     return dataclasses.replace(
         found,
@@ -490,10 +474,7 @@ def _depth_sidecars(config: DPTConfig) -> dict[str, dict[str, Any]]:
 
 
 DEPTH = Layout(
-    "depth",
-    _linear_depth_rows,
-    having(LINEAR_ANCHOR, *(names.anchor for names in DPT_NAMES.values())),
-    plan_of_depth,
+    "depth", _linear_depth_rows, having(LINEAR_ANCHOR, *(names.anchor for names in DPT_NAMES.values())), plan_of_depth
 )
 HUGGINGFACE = Layout(
     "depth, transformers",

@@ -465,12 +465,7 @@ _BIT_NAMES = {
         "norm_pre_head": "group_norm",
         "head": "head/conv2d",
     },
-    "bit_bv": {
-        "conv_root": "root_block/conv_root",
-        "norm_pre_head": "norm-pre-head",
-        "gamma": "scale",
-        "beta": "bias",
-    },
+    "bit_bv": {"conv_root": "root_block/conv_root", "norm_pre_head": "norm-pre-head", "gamma": "scale", "beta": "bias"},
 }
 _BIT_TOP = {"bit_tf": "resnet/", "bit_bv": ""}
 

@@ -102,12 +102,7 @@ _TOWER = {
     "mlp": MLPS["fc"],
     "norm": "post_layernorm",
 }
-_SIGLIP = {
-    **_TOWER,
-    "activation": "gelu_pytorch_tanh",
-    "epsilon": 1e-6,
-    "heads_by_width": pytorch.HEADS_OF_SIGLIP,
-}
+_SIGLIP = {**_TOWER, "activation": "gelu_pytorch_tanh", "epsilon": 1e-6, "heads_by_width": pytorch.HEADS_OF_SIGLIP}
 
 
 def _family(title: str, *types: str, **fields: Any) -> Family:
@@ -156,10 +151,7 @@ FAMILIES: dict[str, Family] = {
         preparation=preparation(jsons.CLIP, "shortest", 1.0),
     ),
     "siglip": _family(
-        "SigLIP",
-        *("siglip", "siglip_vision_model"),
-        **_SIGLIP,
-        preparation=preparation(HALF, "squash", 1.0),
+        "SigLIP", *("siglip", "siglip_vision_model"), **_SIGLIP, preparation=preparation(HALF, "squash", 1.0)
     ),
     # SigLIP 2 of any size, at one size: positions of a square, resized as transformers does for each picture.
     "siglip2": _family(

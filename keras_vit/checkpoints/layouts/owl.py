@@ -107,11 +107,7 @@ def plans(file: Arrays, sidecars: Sidecars) -> tuple[Plan, Plan]:
     vit = backbone.config.replace(**WITHOUT_TOP, final_norm="tokens", **preparation(CLIP, "squash", 1.0))
     vit = vit.replace(pixel_mean=backbone.config.pixel_mean, pixel_std=backbone.config.pixel_std)
     config = DetectorConfig(
-        backbone=vit,
-        classes=1,
-        embedding=shape_of(file, _HEAD, 2)[0],
-        objectness=kind == "owlv2",
-        pictures=kind,
+        backbone=vit, classes=1, embedding=shape_of(file, _HEAD, 2)[0], objectness=kind == "owlv2", pictures=kind
     )
     check_fits(config, text.stored)
     known = {row.name for row in rows(config)}

@@ -347,11 +347,11 @@ def trunk_of(
         rows = shape_of(arrays, family.positions, 2 if family.flat else 3)[-2]
     else:
         rows = None
-    positions = _positions(rows, size, pixels, special, registers, **grid_options)
+    kind, cells, of_grid, is_known = _positions(rows, size, pixels, special, registers, **grid_options)
     heads, of_heads = _heads(sidecars, width, heads, family.heads_by_width, is_named)
     gated = len(family.mlp) == 3 or first == 2 * hidden
     fields = {
-        "image_size": (positions.grid[0] * pixels[0], positions.grid[1] * pixels[1]),
+        "image_size": (cells[0] * pixels[0], cells[1] * pixels[1]),
         "patch_size": tuple(patch),
         "width": width,
         "depth": bounded(1 + max(map(int, numbers))),
@@ -362,14 +362,14 @@ def trunk_of(
         "class_token": has(family.class_token),
         "distillation_token": has(family.distillation_token),
         "register_tokens": registers,
-        "position_embedding": positions.kind,
+        "position_embedding": kind,
         "pre_norm": has(f"{family.pre_norm}.weight"),
         "attention_bias": _attention_bias(arrays, block, family),
         "attention_norm": has(f"{block}{family.attention_norm}.weight"),
         "mlp": ("swiglu" if gated else "plain") + ("_norm" if has(f"{block}{family.mlp_norm}.weight") else ""),
         "interpolation": family.interpolation,
     }
-    return Trunk(fields, [*positions.warnings, *of_heads], positions.is_grid_known)
+    return Trunk(fields, [*of_grid, *of_heads], is_known)
 
 
 def _patches(arrays: Mapping[str, StoredArray], family: Family) -> tuple[int, ...]:
@@ -443,16 +443,6 @@ def assumption(field: str, text: str, is_named: Any) -> Notice:
     return Notice(text, field, "note" if is_named else "assumed")
 
 
-@dataclasses.dataclass(frozen=True)
-class _Positions:
-    """What position embeddings belong to (a `ViTConfig.position_embedding`), and the grid of patches."""
-
-    kind: str
-    grid: tuple[int, int]
-    warnings: list[Notice]
-    is_grid_known: bool = True
-
-
 def _positions(
     rows: int | None,
     given: tuple[int, int] | None,
@@ -462,8 +452,8 @@ def _positions(
     *,
     registers_first: bool = False,
     default_size: int = 224,
-) -> _Positions:
-    """Returns what the rows of the position embeddings (None: no table) belong to, and the grid of patches."""
+) -> tuple[str, tuple[int, int], list[Notice], bool]:
+    """Returns what rows of positions belong to (None: no table), the grid, warnings, and whether the grid is known."""
     # `registers_first` is for timm's tables, where the class token beside registers has its position in it;
     # `default_size` is assumed without a table and a config.
     warnings, grid = [], None
@@ -479,11 +469,11 @@ def _positions(
             guess = f"{grid[0] * patch[0]} x {grid[1] * patch[1]}"
             text = f"the image size is not in the file; {guess} is a guess"
             warnings.append(Notice(text, "image_size"))
-        return _Positions("none", grid, warnings)
+        return "none", grid, warnings, True
     # Where two of them mean the same, the last one is the name.
     kinds = {special: "learned_without_registers", 0: "learned_patches", special + registers: "learned"}
     if grid is not None and rows - math.prod(grid) in kinds:
-        return _Positions(kinds[rows - math.prod(grid)], grid, warnings)
+        return kinds[rows - math.prod(grid)], grid, warnings, True
     first = 0 if registers_first and registers and special else special
     order = [n for n in (first, special + registers, special, 0) if n < rows]
     extra = next((n for n in order if math.isqrt(rows - n) ** 2 == rows - n), None)
@@ -495,7 +485,7 @@ def _positions(
     is_known = extra is not None
     if extra is None:
         extra = order[0] if order else 0
-    return _Positions(kinds[extra], squarest_grid(rows - extra), warnings, is_known)
+    return kinds[extra], squarest_grid(rows - extra), warnings, is_known
 
 
 def mlp_ratio(hidden: int, width: int) -> float:

@@ -206,23 +206,7 @@ _NEEDS = {
     **{"attention_norm": (False,), "mlp": ("plain", "swiglu")},
     "position_embedding": ("learned_patches", "learned_without_registers"),
 }
-LAYOUT = Layout(
-    "tips",
-    rows,
-    recognise,
-    plan,
-    accounting.with_prefix_positions,
-    needs=lambda config: _NEEDS,
-)
+LAYOUT = Layout("tips", rows, recognise, plan, accounting.with_prefix_positions, needs=lambda config: _NEEDS)
 # The same in `.safetensors`, with what config.json says; `huggingface` writes it.
-HUGGINGFACE = dataclasses.replace(
-    LAYOUT,
-    name="huggingface",
-    rows=functools.partial(rows, hub=True),
-)
-SCENIC = Layout(
-    "tips_scenic",
-    _scenic_rows,
-    having(f"{_SCENIC_TOKENS}embedding/kernel"),
-    plan_of_scenic,
-)
+HUGGINGFACE = dataclasses.replace(LAYOUT, name="huggingface", rows=functools.partial(rows, hub=True))
+SCENIC = Layout("tips_scenic", _scenic_rows, having(f"{_SCENIC_TOKENS}embedding/kernel"), plan_of_scenic)
