@@ -1,6 +1,7 @@
 """From a checkpoint file to the plan by which it is read and to a model; and what reading tells of a file to write."""
 
 import dataclasses
+import functools
 import json
 import math
 import os
@@ -219,8 +220,12 @@ def load_model(
         model = getattr(models, config.model)(config, input_tensor=input_tensor, name=name, dtype=dtype)
     total = sum(array.bytes for array in plan.arrays.values())
     fresh = () if keep_head else ("head/", "head_dist/")
-    with ProgressBar(f"Loading {os.path.basename(source)}", total, in_bytes=True, shown=total >= PROGRESS_FROM) as bar:
-        accounting.fill(model, plan, source, fresh, convert, bar.advance)
+    filling = functools.partial(accounting.fill, model, plan, source, fresh, convert)
+    if total < PROGRESS_FROM:
+        filling()
+    else:
+        with ProgressBar(f"Loading {os.path.basename(source)}", total, in_bytes=True) as bar:
+            filling(bar.advance)
     if keep_head and plan.head and config.classes and plan.is_head_zero:
         advice = "Pass classes=... for a new head or include_top=False for features."
         warn_caller(f"The head of {source} is all zeros, so its logits mean nothing. {advice}")
@@ -466,6 +471,8 @@ def _flat(config: Any) -> dict[str, Any]:
 def _with_note(plan: Plan, note: Mapping[str, Any], source: str) -> Plan:
     """Returns the plan with the class names and the other fields of the config in a file's note."""
     # Wrong class names are left out, and `unnamed` says why.
+    if not note:
+        return plan
     stored, names, unnamed = plan.stored, note.get("class_names"), ""
     try:
         if not isinstance(names, list | None):
