@@ -117,10 +117,7 @@ BAD = {
     "missing": (without("block2/unit02/gn2/bias"), "missing: block2/unit02/gn2/bias"),
     "extra": (lambda arrays: arrays | {"block2/unit02/conv_proj/kernel": np.ones((1, 1, 256, 256))}, "not part of"),
     "far unit": (lambda arrays: arrays | {"block999/unit01/conv1/kernel": np.ones(1)}, "numbers go up to 999"),
-    "farther unit": (
-        lambda arrays: arrays | {"block9999/unit01/conv1/kernel": np.ones(1)},
-        "at most 1,000 blocks",
-    ),
+    "farther unit": (lambda arrays: arrays | {"block9999/unit01/conv1/kernel": np.ones(1)}, "at most 1,000 blocks"),
     "unit names": (
         lambda arrays: {n.replace("unit02", "unit2"): a for n, a in arrays.items()},
         "missing: block2/unit02/.*not part of the model: block2/unit2/",

@@ -263,8 +263,7 @@ FULL = OSError(errno.ENOSPC, "No space left")
 
 
 @pytest.mark.parametrize(
-    ("error", "message"),
-    [(FULL, "has no room .*No space left.*KERAS_VIT_HOME"), (KeyboardInterrupt("stop"), "stop")],
+    ("error", "message"), [(FULL, "has no room .*No space left.*KERAS_VIT_HOME"), (KeyboardInterrupt("stop"), "stop")]
 )
 def test_a_full_disk_and_an_interruption_leave_nothing(server, home, monkeypatch, error, message):
     """No other mirror is asked."""

@@ -55,10 +55,7 @@ TIMM = {
         timm(cls=False, rows=PATCHES, scales=LS, registers=4, last="fc_norm"),
         NO_CLASS | REGISTERS | SCALE | FC_NORM | PATCHES_ONLY,
     ),
-    "so150m reg4_gap": (
-        timm(cls=False, rows=4 + PATCHES, registers=4, last="fc_norm"),
-        NO_CLASS | REGISTERS | FC_NORM,
-    ),
+    "so150m reg4_gap": (timm(cls=False, rows=4 + PATCHES, registers=4, last="fc_norm"), NO_CLASS | REGISTERS | FC_NORM),
     "SigLIP": (timm(cls=False, pool=True), NO_CLASS | {"pooling": "map"}),
     "CLIP": (timm(pre_norm=True, patch_bias=False, head=24), CLIP | {"classes": 24}),
     "DINOv3": (timm(**DINOV3, qkv="none"), ROPE3 | NO_QKV | AVG),

@@ -182,10 +182,7 @@ def renamed_to_timm(folder, architecture, drop=()):
 
 REFUSED = {
     "another table": (lambda folder: changed(folder, num_patches=16), "num_patches in .* must be 9 .*but is 16"),
-    "another type": (
-        lambda folder: changed(folder, model_type="siglip"),
-        "one of siglip2, siglip2_vision_model",
-    ),
+    "another type": (lambda folder: changed(folder, model_type="siglip"), "one of siglip2, siglip2_vision_model"),
     "gap": (lambda folder: renamed_to_timm(folder, "naflexvit_base_patch16_gap"), "must be a naflexvit_.*_siglip"),
     "positions with aspect ratio": (
         lambda folder: renamed_to_timm(folder, "naflexvit_base_patch16_par_gap"),
@@ -195,10 +192,7 @@ REFUSED = {
         lambda folder: renamed_to_timm(folder, "naflexvit_base_patch16_siglip", "attn_pool"),
         "only naflexvit_.*_siglip is supported",
     ),
-    "a ViT's name": (
-        lambda folder: renamed_to_timm(folder, "vit_base_patch16_224"),
-        "must be a naflexvit_.*_siglip",
-    ),
+    "a ViT's name": (lambda folder: renamed_to_timm(folder, "vit_base_patch16_224"), "must be a naflexvit_.*_siglip"),
 }
 
 

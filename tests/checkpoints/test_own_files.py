@@ -152,13 +152,7 @@ def test_the_size_of_the_whole_model_is_known_before_it_is_built(files, kind):
 
 @pytest.mark.once
 @pytest.mark.parametrize(
-    "options",
-    [
-        {"grid_size": (2, 2)},
-        {"like": "vit_base_patch16_224"},
-        {"numerics": "official"},
-        {"max_depth": 2.0},
-    ],
+    "options", [{"grid_size": (2, 2)}, {"like": "vit_base_patch16_224"}, {"numerics": "official"}, {"max_depth": 2.0}]
 )
 def test_what_the_file_says_itself_is_not_asked(files, options):
     with pytest.raises(ValueError, match=next(iter(options))):

@@ -237,10 +237,7 @@ HOSTILE = {
     "STACK_GLOBAL": (archive(text("os") + text("system") + b"\x93"), "os.system"),
     # Calls of what may be named.
     "attributes of a tensor": (archive(tensor() + dictionary(data=number(1)) + b"b"), "'Tensor' object has no attrib"),
-    "attributes of a function": (
-        archive(REBUILD + dictionary(x=number(1)) + b"b"),
-        "it changes a function",
-    ),
+    "attributes of a function": (archive(REBUILD + dictionary(x=number(1)) + b"b"), "it changes a function"),
     "negative values": (archive(dictionary(w=tensor(more=b"\x89}" + dictionary(neg=b"\x88")))), "with flags"),
     # Bombs.
     "doubled shapes": (archive(dictionary(w=tensor().replace(numbers((3, 4)), doubled(200)))), "has an invalid shape"),
@@ -250,10 +247,7 @@ HOSTILE = {
     "deep tuples as a key": (archive(b"})" + b"\x85" * 500_000 + b"Ns"), "it has more than 65,536 tuples"),
     "a long pickle": (archive(text("x" * 2**23)), "data.pkl in .* at most 8,388,608 bytes, but it has 8,388,616"),
     "compressed": (archive(GOOD, compression=zipfile.ZIP_DEFLATED), "is compressed. Write the file with torch.save"),
-    "one storage as many arrays": (
-        archive(dictionary(**{f"w{i}": tensor() for i in range(5)})),
-        "too many arrays",
-    ),
+    "one storage as many arrays": (archive(dictionary(**{f"w{i}": tensor() for i in range(5)})), "too many arrays"),
     # Tensors that are not in their storage.
     "out of range": (archive(dictionary(w=tensor((4, 4)))), "'w' is larger than its storage of 12 values"),
     "negative offset": (archive(dictionary(w=tensor(offset=-1))), "has an invalid shape"),
