@@ -267,15 +267,15 @@ EOMTS = {
     ),
     "gated, DINOv2": ({"mlp": "swiglu"}, "relu", None),
     "gated, DINOv3": (ROTARY | {"mlp": "swiglu"}, "exact", "hidden_act in config.json must be 'silu'"),
-    "a ratio that is not an integer": ({"mlp_width": 40}, "exact", "mlp_width must be 16 or 32 .* mlp_width=40"),
+    "a ratio that is not an integer": ({"mlp_width": 12}, "exact", "mlp_width must be 8 or 16 .* mlp_width=12"),
 }
 
 
 @pytest.mark.parametrize("name", EOMTS)
 def test_an_eomt_that_transformers_cannot_compute(name):
     changes, activation, message = EOMTS[name]
-    backbone = TINY.replace(pooling="none", layer_scale=1.0, position_embedding="learned_patches", gelu="exact")
-    backbone = backbone.replace(**changes)
+    backbone = TINY.replace(pooling="none", layer_scale=1.0, position_embedding="learned_patches", mlp_width=16)
+    backbone = backbone.replace(**{"gelu": "exact", **changes})
     sizes = {"classes": 2, "queries": 3, "query_blocks": 1, "upscale_blocks": 1}
     with pytest.raises(ValueError, match=message) if message else contextlib.nullcontext():
         config = keras_vit.EoMTConfig(backbone=backbone, activation=activation, **sizes)
