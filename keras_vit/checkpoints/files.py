@@ -317,7 +317,7 @@ def text_of_pair(name: str) -> str | None:
 
 
 def path_of(source: Any) -> pathlib.Path | None:
-    """Returns the path of a file or a folder that is there; None for a name, an address, and all that is no path."""
+    """Returns the path of a file or a folder that is there; None for a name, an address, and what is not a path."""
     if not isinstance(source, (str, os.PathLike)) or "://" in os.fspath(source):
         return None
     path = os.path.expanduser(source)
