@@ -252,10 +252,10 @@ def _warn_of_choices(plan: Plan, config: ModelConfig, source: str) -> None:
 
 def note_of(config: ModelConfig, layout: Layout) -> dict[str, Any]:
     """Returns the note with which reading the file of a model gives its config back."""
-    accounting.check_needs(config, layout)
     for field, what in _NOWHERE.items():
         if getattr(getattr(config, "backbone", config), field, False):
             raise ValueError(f"The layout {layout.name!r} cannot store {what}.")
+    accounting.check_needs(config, layout)
     note: dict[str, Any] = {"written_by": "keras_vit"}
     instead: dict[str, Any] = {}
     try:

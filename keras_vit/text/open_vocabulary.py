@@ -12,7 +12,7 @@ import numpy as np
 from keras_vit import layers
 from keras_vit._arguments import to_numpy
 from keras_vit.checkpoints import is_copy
-from keras_vit.checkpoints.accounting import check_arrays, extract, fill
+from keras_vit.checkpoints.accounting import check_arrays, check_needs, extract, fill
 from keras_vit.checkpoints.files import Sidecars, write_with_sidecars
 from keras_vit.checkpoints.layouts import owl
 from keras_vit.checkpoints.msgpack_file import write_msgpack
@@ -222,6 +222,7 @@ def save_detector(both: OpenVocabularyDetector, path: str | os.PathLike[str], la
     """Writes all arrays as transformers (`"huggingface"`, a folder) or Scenic (`"scenic"`, a file) names them."""
     config, text = both.detector.config, both.text_encoder.config
     kind = owl.prefix_of(config)
+    check_needs(config, owl.LAYOUT)
     if layout == "scenic":
         arrays = [*extract(both.detector, owl.SCENIC), *extract(both.text_encoder, owl.SCENIC_TEXT)]
         write_msgpack(Path(path), {f"params/{name}": values for name, values in arrays}, overwrite)

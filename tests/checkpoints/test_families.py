@@ -267,7 +267,7 @@ EOMTS = {
     ),
     "gated, DINOv2": ({"mlp": "swiglu"}, "relu", None),
     "gated, DINOv3": (ROTARY | {"mlp": "swiglu"}, "exact", "hidden_act in config.json must be 'silu'"),
-    "a ratio that is not an integer": ({"mlp_width": 12}, "exact", "mlp_width must be 8 or 16 .* mlp_width=12"),
+    "a ratio that is not an integer": ({"mlp_width": 12}, "exact", "mlp_width must be 8 or 16 .*mlp_width=12"),
 }
 
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.checkpoints.accounting import Layout, Plan, Row, bounded, listed, renamed, shape_of
+from keras_vit.checkpoints.accounting import Layout, Plan, Row, bounded, having, listed, renamed, shape_of
 from keras_vit.checkpoints.files import Sidecars
 from keras_vit.checkpoints.layouts import huggingface, pytorch
+from keras_vit.checkpoints.layouts.jsons import CLIP, mapping, preparation, written
 from keras_vit.checkpoints.layouts.pytorch import linear, norm
-from keras_vit.checkpoints.layouts.jsons import CLIP, mapping, preparation
 from keras_vit.checkpoints.layouts.text import NAMES, plan_of_text, text_layout
 from keras_vit.checkpoints.stored_array import StoredArray
 from keras_vit.models import DetectorConfig, TextConfig, ViTConfig
@@ -27,11 +27,7 @@ CONTEXT = 16  # tokens of a text
 EXTRAS = ("visual_projection.weight", "logit_scale")
 _UNUSED = r"(owlvit|owlv2)\.(text|vision)_model\.embeddings\.position_ids"
 _FAMILY = dataclasses.replace(huggingface.FAMILIES["clip"], pre_norm="pre_layernorm")
-
-
-def recognise(names: Collection[str]) -> bool:
-    """Returns whether a file is an OWL-ViT or an OWLv2."""
-    return _HEAD in names or any(name.endswith(_SCENICS_HEAD) for name in names)
+recognise = having(_HEAD, ending=_SCENICS_HEAD)
 
 
 def is_scenic(names: Collection[str]) -> bool:
@@ -59,12 +55,14 @@ def rows(config: DetectorConfig) -> list[Row]:
     return found
 
 
-def _classes(config: DetectorConfig) -> dict[str, np.ndarray]:
-    """Returns the matrix of the classes, which no file has: zeros."""
-    return {"head/queries/kernel": np.zeros((config.embedding, config.classes), "float32")}
-
-
-LAYOUT = Layout("owl", rows, computed=_classes, config_type=DetectorConfig)
+LAYOUT = Layout(
+    "owl",
+    rows,
+    # The matrix of the classes, which no file has.
+    computed=lambda config: {"head/queries/kernel": np.zeros((config.embedding, config.classes), "float32")},
+    needs=lambda config: {"image_size": ((config.image_size[0],) * 2,)},
+    config_type=DetectorConfig,
+)
 TEXT = text_layout(NAMES["hf_clip"], False)
 
 
@@ -128,16 +126,7 @@ def library_config(config: DetectorConfig, text: TextConfig) -> dict[str, Any]:
     vit, kind = config.backbone, prefix_of(config)
 
     def tower(of: ViTConfig | TextConfig, name: str, **more: Any) -> dict[str, Any]:
-        return {
-            "model_type": f"{kind}_{name}_model",
-            "hidden_size": of.width,
-            "intermediate_size": of.mlp_width,
-            "num_hidden_layers": of.depth,
-            "num_attention_heads": of.heads,
-            "hidden_act": {"quick": "quick_gelu", "exact": "gelu", "tanh": "gelu_pytorch_tanh"}[of.gelu],
-            "layer_norm_eps": of.layer_norm_epsilon,
-            **more,
-        }
+        return {"model_type": f"{kind}_{name}_model", **written(huggingface.TOWER, of), **more}
 
     words, size = text.vocabulary, {"image_size": vit.image_size[0], "patch_size": vit.patch_size[0]}
     tokens = {"bos_token_id": words - 2, "eos_token_id": words - 1, "pad_token_id": 0}
@@ -192,20 +181,21 @@ _OUTSIDE = {
 def _scenics(row: Row, tower: str, heads: int) -> Row:
     """Returns the row of a weight in Scenic's file, by its row in transformers'."""
     shape = row.shape if row.axes is None else tuple(row.shape[axis] for axis in row.axes)
-    module, _, part = row.path.rpartition("/")
+    path: Any = row.path
+    module, _, part = path.rpartition("/")
     part = {"gamma": "scale", "beta": "bias"}.get(part, part)
     inside = re.fullmatch(r"block_(\d+)/(.*)", module)
-    if row.path in _IN_TOWER:
-        return Row(f"{tower}/{_IN_TOWER[row.path]}", row.path, shape)
+    if path in _IN_TOWER:
+        return Row(f"{tower}/{_IN_TOWER[path]}", path, shape)
     if not inside:
         name = _OUTSIDE[module] if module in _OUTSIDE else f"{tower}/{_IN_TOWER[module]}"
-        return Row(f"{name}/{part}", row.path, shape)
+        return Row(f"{name}/{part}", path, shape)
     layer = _IN_BLOCK.get(inside[2], inside[2].replace("attention", "attn"))
     if layer == "attn/out" and part == "kernel":
         shape = (heads, shape[0] // heads, shape[1])
     elif layer in ("attn/query", "attn/key", "attn/value"):
         shape = (*shape[:-1], heads, shape[-1] // heads)
-    return Row(f"{tower}/transformer/resblocks.{inside[1]}/{layer}/{part}", row.path, shape)
+    return Row(f"{tower}/transformer/resblocks.{inside[1]}/{layer}/{part}", path, shape)
 
 
 def _scenic_rows(config: DetectorConfig) -> list[Row]:
@@ -217,7 +207,7 @@ def _scenic_text_rows(config: TextConfig) -> list[Row]:
     return [dataclasses.replace(row, name=row.name.replace("/ln_post/", "/ln_final/")) for row in found]
 
 
-SCENIC = Layout("owl", _scenic_rows, computed=_classes, config_type=DetectorConfig)
+SCENIC = dataclasses.replace(LAYOUT, rows=_scenic_rows)
 SCENIC_TEXT = Layout("owl", _scenic_text_rows)
 
 
@@ -235,7 +225,7 @@ def scenic_plans(file: Arrays) -> tuple[Plan, Plan]:
 
     arrays = renamed({n: a for n, a in inside.items() if not re.match(_SCENICS_UNUSED, n)}, current)
 
-    def sizes(tower: str) -> dict[str, int]:
+    def sizes(tower: str) -> dict[str, Any]:
         blocks = f"{_TOWERS[tower]}/transformer/resblocks."
         numbers = [int(name.removeprefix(blocks).partition("/")[0]) for name in arrays if name.startswith(blocks)]
         width, heads, _ = shape_of(arrays, f"{blocks}0/attn/query/kernel", 3)
@@ -250,7 +240,7 @@ def scenic_plans(file: Arrays) -> tuple[Plan, Plan]:
     clip: Any = {"gelu": "quick", "layer_norm_epsilon": 1e-5}
     vit = ViTConfig(
         image_size=(side * patch[0], side * patch[1]),
-        patch_size=patch,
+        patch_size=(patch[0], patch[1]),
         pre_norm=True,
         patch_bias=False,
         interpolation=_FAMILY.interpolation,
