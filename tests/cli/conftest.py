@@ -11,7 +11,9 @@ import pytest
 import keras_vit
 from keras_vit.checkpoints import save_model
 from keras_vit.cli import main
+from tests.pictures import save
 from tests.processes import REPOSITORY
+from tests.small_models import small_vit_config
 
 HEAVY = ("keras", "tensorflow", "jax", "jaxlib", "torch", "h5py", "PIL", "scipy")
 
@@ -60,8 +62,7 @@ def tiny(tmp_path_factory):
     """A function that makes a file of a small model whose answers are those of its bias."""
 
     def make(file="tiny.npz", bias=(0.0, 2.0, 1.0), **fields):
-        small = {"image_size": 8, "patch_size": 4, "width": 16, "depth": 1, "heads": 2, "mlp_width": 16, "classes": 3}
-        model = keras_vit.VisionTransformer(keras_vit.ViTConfig(**small | fields))
+        model = keras_vit.VisionTransformer(small_vit_config(**{"width": 16, "depth": 1} | fields))
         if model.config.classes is not None:
             model.get_layer("head").bias.assign(bias)
         path = tmp_path_factory.mktemp("tiny") / file
@@ -73,25 +74,20 @@ def tiny(tmp_path_factory):
 
 @pytest.fixture
 def photo(tmp_path):
-    image = pytest.importorskip("PIL.Image")
-    pixels = np.random.default_rng(0).integers(0, 256, (90, 120, 3)).astype("uint8")
-    image.fromarray(pixels).save(tmp_path / "photo.png")
-    return tmp_path / "photo.png"
+    return save(tmp_path / "photo.png", np.random.default_rng(0).integers(0, 256, (90, 120, 3)).astype("uint8"))
 
 
 @pytest.fixture(scope="session")
 def colours(tmp_path_factory):
     """A folder of plain colours: 4 pictures of each to train on, 2 to test."""
-    image = pytest.importorskip("PIL.Image")
     root = tmp_path_factory.mktemp("colours")
     rng = np.random.default_rng(0)
     for split, count in (("train", 4), ("test", 2)):
         for channel, name in enumerate(("red", "green", "blue")):
-            (root / split / name).mkdir(parents=True)
             for i in range(count):
                 pixels = rng.integers(0, 40, (12, 16, 3))
                 pixels[..., channel] += 200
-                image.fromarray(pixels.astype("uint8")).save(root / split / name / f"{i}.png")
+                save(root / split / name / f"{i}.png", pixels.astype("uint8"))
     return root
 
 

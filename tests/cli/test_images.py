@@ -1,6 +1,7 @@
 """The commands about models at work: predict, embed, evaluate and finetune."""
 
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from keras_vit import training
 from keras_vit.cli.training import _at_most_own_size, _exports_that_work
 from keras_vit.export import Format
+from tests.pictures import save
 
 pytestmark = pytest.mark.once
 
@@ -29,14 +31,13 @@ def test_predict_shows_all_classes_of_a_small_model(run, tiny, photo):
 @pytest.mark.parametrize(
     ("fields", "options", "words"),
     [
-        ({"classes": None}, (), "has no head"),
-        ({"classes": None, "pooling": "none"}, (), "keras-vit finetune"),
+        ({"classes": None}, (), "has no head.*keras-vit finetune"),
         ({"file": "tokens.keras", "pooling": "none"}, (), "every token"),
         ({}, ("--top", 4), "top must be at most 3"),
     ],
 )
 def test_predict_refuses_models_without_such_an_answer(run, tiny, photo, fields, options, words):
-    assert words in run("predict", photo, "--weights", tiny(**fields), *options, code=1).err
+    assert re.search(words, run("predict", photo, "--weights", tiny(**fields), *options, code=1).err, re.DOTALL)
 
 
 def test_predict_names_what_is_no_image_before_anything_is_loaded(run, tmp_path):
@@ -144,9 +145,6 @@ def test_evaluate_refuses_data_that_does_not_fit(run, colours, first, tmp_path):
     for name in ("red", "blue"):
         shutil.copytree(colours / "test" / name, tmp_path / "two" / name)
     assert "2 classes, but the model has 3 outputs" in run("evaluate", first, tmp_path / "two", code=1).err
-    for option in ("--seeds", "--l2"):
-        message = run("evaluate", first, colours, option, 2, code=1).err
-        assert message == f"keras-vit: {option} is for --few-shot: leave it out.\n"
 
 
 NAMES = ("[red] one", "two")
@@ -154,14 +152,11 @@ NAMES = ("[red] one", "two")
 
 @pytest.fixture(scope="module")
 def arguments(tmp_path_factory, tiny):
-    image = pytest.importorskip("PIL.Image")
     root = tmp_path_factory.mktemp("images")
     for split in ("train", "test"):
         for label, name in enumerate(NAMES):
-            (root / split / name).mkdir(parents=True)
             for i in range(2):
-                pixels = np.full((8, 8, 3), 100 * label + 100 + i, "uint8")
-                image.fromarray(pixels).save(root / split / name / f"{i}.png")
+                save(root / split / name / f"{i}.png", np.full((8, 8, 3), 100 * label + 100 + i, "uint8"))
     return ("finetune", tiny(), root, "--batch-size", 2, "--image-size", 8, "--crop", "resize", "--no-flip")
 
 
@@ -193,13 +188,11 @@ def test_finetune_refuses_before_it_writes(run, arguments, tmp_path):
 
 
 def test_finetune_proposes_an_export_whose_packages_are_installed(monkeypatch):
-    expected = {
-        ("torch",): "model.pt2",
-        ("saved_model",): "model --format saved_model",
-        ("onnx", "torch"): "model.onnx",
-    }
+    expected = {"torch": "model.pt2", "saved_model": "model --format saved_model", "onnx torch": "model.onnx"}
     for names, words in expected.items():
-        monkeypatch.setattr(Format, "missing", lambda row, names=names: [] if row.name in names else ["package"])
+        monkeypatch.setattr(
+            Format, "missing", lambda row, names=names: [] if row.name in names.split() else ["package"]
+        )
         assert " ".join(_exports_that_work(Path("run"))[0]) == f"export run/model.keras run/{words}"
     monkeypatch.setattr(Format, "missing", lambda row: ["package"])
     assert _exports_that_work(Path("run")) == []

@@ -27,18 +27,6 @@ def rng():
     return np.random.default_rng(0)
 
 
-# The dataclass
-
-
-def test_defaults_are_those_of_fine_tuning():
-    assert Augmentation() == Augmentation("inception", 0.05, True, 0.0, None)
-    assert Augmentation(randaugment=[2, 15]).randaugment == (2, 15)
-    hash(Augmentation(randaugment=[2, 15]))
-
-
-# Crops
-
-
 @pytest.mark.parametrize(("height", "width"), [(300, 400), (400, 200), (28, 28), (1, 1), (3, 500)])
 def test_inception_boxes_lie_in_the_image(height, width, rng):
     assert inception_box(50, 300, rng, min_area=0.3) == (0, 0, 50, 300)  # no box of aspect 1.33 is that large
@@ -103,9 +91,6 @@ def test_evaluation_of_arrays_is_that_of_files(resize, rng):
         np.testing.assert_array_equal(resize_for_evaluation(pixels.astype(dtype), (24, 16), resize), expected)
 
 
-# The whole transform
-
-
 def test_a_transform_is_a_function_of_seed_epoch_and_index(rng):
     pixels = rng.integers(0, 256, (40, 60, 3), dtype="uint8")
     transform = ImageTransform((16, 12), Augmentation(randaugment=(2, 1)))
@@ -118,9 +103,6 @@ def test_a_transform_is_a_function_of_seed_epoch_and_index(rng):
     plain = np.floor(ImageTransform((16, 12), Augmentation())(pixels, 7, draws(3, 1, 2))[0]).astype("uint8")
     expected = randaugment(plain, 2, 1, np.random.default_rng([3, RANDAUGMENT, 1, 2]))
     np.testing.assert_array_equal(first[1, 2][0], expected)
-
-
-# Mixup
 
 
 def test_mixup_is_big_visions(rng):

@@ -8,8 +8,7 @@ import pytest
 from keras_vit import data
 from keras_vit.data.augmentation import draws
 from keras_vit.data.boxes import BoxTransform
-
-Image = pytest.importorskip("PIL.Image")
+from tests.pictures import save
 
 pytestmark = pytest.mark.once
 
@@ -64,11 +63,9 @@ def test_how_much_of_a_box_has_to_be_left():
 
 
 def coco(folder, count=3, name="_annotations.coco.json"):
-    folder.mkdir(parents=True, exist_ok=True)
     about = {"images": [], "annotations": [], "categories": [{"id": 7, "name": "cat"}, {"id": 3, "name": "dog"}]}
     for i in range(count):
-        picture, target = scene()
-        Image.fromarray(picture).save(folder / f"{i}.png")
+        save(folder / f"{i}.png", scene()[0])
         about["images"].append({"id": i, "file_name": f"{i}.png", "height": 60, "width": 90})
         if i:  # the first picture has no box
             row = {"image_id": i, "category_id": 7, "bbox": [20, 15, 30, 25], "iscrowd": i == 2, "area": 600.5}
@@ -97,7 +94,7 @@ def test_folders_with_their_annotations(tmp_path):
 
 def test_tables_have_a_row_for_each_box(tmp_path):
     for name in "ab":
-        Image.fromarray(scene()[0]).save(tmp_path / f"{name}.png")
+        save(tmp_path / f"{name}.png", scene()[0])
     rows = ["image,class,xmin,ymin,xmax,ymax,split", "a.png,cat,20,15,50,40,train", "a.png,dog,1,2,3.5,4,train"]
     (tmp_path / "boxes.csv").write_text("\n".join([*rows, "b.png,,0,0,0,0,val"]))
     boxes = data.open_boxes(tmp_path / "boxes.csv", file="image", label="class", class_names=NAMES)
@@ -115,11 +112,7 @@ def test_tables_have_a_row_for_each_box(tmp_path):
 
 WRONG = {
     "shares": ([[0.1, 0.1, 0.5, 0.9]], [0], "of picture 0 must be in pixels, but they are fractions"),
-    "another order": (
-        [[50, 40, 20, 15]],
-        [0],
-        r"picture 0 must be left, top, right and bottom .* 90 wide and 60 high, but",
-    ),
+    "another order": ([[50, 40, 20, 15]], [0], r"0 must be left, top, right and bottom .* 90 wide and 60 high, but"),
     "outside": ([[120, 10, 130, 20]], [0], r"one is \[120.0, 10.0, 130.0, 20.0\]"),
     "not finite": ([[0, 0, np.nan, 3]], [0], "one is"),
     "one box, two labels": ([[0, 0, 3, 3]], [0, 1], r"must have the shape \(2, 4\).* but have \(1, 4\)"),

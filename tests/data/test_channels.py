@@ -9,21 +9,12 @@ import pytest
 import keras_vit
 from keras_vit import data, training
 from keras_vit.evaluation import evaluate
+from tests.pictures import save
+from tests.small_models import small_vit_config
 
 pytestmark = pytest.mark.once
 
-CONFIG = keras_vit.ViTConfig(
-    image_size=8,
-    patch_size=4,
-    width=8,
-    depth=1,
-    heads=2,
-    mlp_width=12,
-    classes=2,
-    channels=4,
-    pixel_mean=9,
-    pixel_std=8,
-)
+CONFIG = small_vit_config(depth=1, classes=2, channels=4, pixel_mean=9, pixel_std=8)
 
 
 @pytest.fixture
@@ -50,9 +41,8 @@ def test_tiffs(folder):
         np.testing.assert_array_equal(stream.batch(0)[0], pixels)
     files = [folder / "wood" / name for name in ("0.tif", "1.tif", "2.tiff")]
     np.testing.assert_allclose(model.preprocess(files), (pixels[3:] / 255 - 9) / 8, rtol=0, atol=1e-5)
-    np.testing.assert_allclose(
-        model.preprocess(pixels[3:].astype("uint16")), model.preprocess(files), rtol=0, atol=1e-6
-    )
+    both = model.preprocess(pixels[3:].astype("uint16")), model.preprocess(files)
+    np.testing.assert_allclose(*both, rtol=0, atol=1e-6)
     recipe = training.recipe("finetune/cifar10").replace(steps=2, batch_size=2, image_size=8)
     done = training.finetune(model, folder, recipe, verbose=False)
     assert done.model.config.channels == 4 and np.isfinite(done.log[-1]["loss"])
@@ -76,10 +66,8 @@ def test_crops_are_those_of_three_channels():
 
 
 def test_grey_pictures_and_errors(folder, monkeypatch):
-    from PIL import Image
-
     pixels = np.arange(64, dtype="uint8").reshape(8, 8)
-    Image.fromarray(pixels).save(folder / "grey.png")
+    save(folder / "grey.png", pixels)
     grey = keras_vit.VisionTransformer(CONFIG.replace(channels=1, pixel_mean=0.5, pixel_std=0.5))
     np.testing.assert_allclose(grey.preprocess(folder / "grey.png")[0, ..., 0], pixels / 127.5 - 1, rtol=0, atol=1e-6)
     with pytest.raises(ValueError, match=r"'.*0.tif' has the shape \(8, 8, 4\), but 5 channels were expected"):

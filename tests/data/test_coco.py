@@ -4,9 +4,9 @@ import json
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from keras_vit import data
+from tests.pictures import save
 
 pytestmark = pytest.mark.once
 
@@ -18,8 +18,7 @@ CATEGORIES = [{"id": 7, "name": "cat"}, {"id": 3, "name": "dog"}]
 def opened(tmp_path, *segmentations, names=("a.png",), listed=None, categories=CATEGORIES, crowd=0, **options):
     """The segments of pictures in files `names`, called `listed` in the annotation, each with these instances."""
     for name in names:
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(np.full((20, 24, 3), 9, "uint8")).save(tmp_path / name)
+        save(tmp_path / name, np.full((20, 24, 3), 9, "uint8"))
     images = [{"id": i, "file_name": name} for i, name in enumerate(listed or names)]
     rows = [
         {"image_id": i, "category_id": categories[0]["id"], "segmentation": one, "iscrowd": crowd}
@@ -58,16 +57,16 @@ def test_run_lengths_are_those_of_pycocotools(tmp_path, counts, is_text):
         {"counts": [3_600_000_000], "size": [60000, 60000]},
         {"counts": [4 * 480], "size": [40, 48]},
         {"counts": [480]},
+        "compressed",  # and ends early
+        [[1, 2]],
+        [[1, 1, 5, 5, 9]],
+        *([[value, 1, 5, 5, 9, 9]] for value in (np.nan, np.inf, 1e9)),  # which ended the process
     ],
 )
-def test_run_lengths_that_do_not_fit_the_picture(tmp_path, runs):
-    with pytest.raises(
-        ValueError, match=r"train.json, .*a.png: an instance must have polygons or run lengths .* 20 x 24"
-    ):
+def test_shapes_that_do_not_fit_the_picture(tmp_path, runs):
+    runs = RUNS | {"counts": compressed([0, 10])} if runs == "compressed" else runs
+    with pytest.raises(ValueError, match=r"train.json, .*a.png: an instance must have polygons or .* 20 x 24"):
         opened(tmp_path, runs).read(0)
-    if isinstance(runs["counts"], list) and runs["counts"] == [0, 10]:
-        with pytest.raises(ValueError, match="a.png: an instance"):
-            opened(tmp_path, RUNS | {"counts": compressed([0, 10])}).read(0)
 
 
 @pytest.mark.parametrize(
@@ -96,10 +95,7 @@ def test_pictures_are_found_by_their_folders_as_well(tmp_path, names, listed, fo
 def test_pictures_of_another_folder_are_not_taken(tmp_path, names, listed, words):
     with pytest.raises((ValueError, FileNotFoundError), match=words):
         opened(tmp_path, names=names, listed=listed)
-
-
-def test_the_folder_itself_may_be_named(tmp_path):
-    assert len(opened(tmp_path, listed=[f"{tmp_path.name}/a.png"]).names) == 1
+    assert len(opened(tmp_path, names=["a.png"], listed=[f"{tmp_path.name}/a.png"]).names) == 1  # the folder itself
 
 
 def test_names_of_classes(tmp_path):

@@ -8,13 +8,13 @@ import pytest
 from keras_vit.data import MaskAugmentation, open_data, open_masks
 from keras_vit.data.augmentation import MaskTransform, draws, recoloured
 from keras_vit.data.masks import read_mask
+from tests.pictures import save
 
 Image = pytest.importorskip("PIL.Image")
 
 pytestmark = pytest.mark.once
 
 SIZES = ((20, 30), (30, 20), (24, 24), (16, 40))
-PLAIN = MaskAugmentation((1, 1), 1, False, 0, 0, 0, 0)
 
 
 def pictures(seed=0):
@@ -29,8 +29,7 @@ def pictures(seed=0):
 def write(folder, images, masks, of=lambda kind, i: f"{kind}/{i}.png"):
     for kind, arrays in (("images", images), ("masks", masks)):
         for i, array in enumerate(arrays):
-            (folder / of(kind, i)).parent.mkdir(parents=True, exist_ok=True)
-            Image.fromarray(array).save(folder / of(kind, i))
+            save(folder / of(kind, i), array)
     return folder
 
 
@@ -159,12 +158,6 @@ def test_pictures_of_a_pipeline_keep_their_sizes_and_bad_masks_can_be_left_out()
     assert sizes == [[(20, 28), (24, 24)], [(16, 40)]] and len(opened.bad) == 1
 
 
-def bad_folder(tmp_path, change):
-    images, masks = pictures()
-    change(masks)
-    return write(tmp_path, images, masks)
-
-
 FAULTS = {
     "another size": (lambda masks: masks.__setitem__(1, masks[1][:-1]), "mask of .*1.png must have the size"),
     "colours": (lambda masks: masks.__setitem__(2, np.zeros((24, 24, 3), "uint8")), "2.png has colours"),
@@ -175,8 +168,9 @@ FAULTS = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_what_is_wrong_with_a_mask_is_said(tmp_path, fault):
-    change, message = FAULTS[fault]
-    with pytest.raises(ValueError, match=message), stream(bad_folder(tmp_path, change), "test") as opened:
+    (images, masks), (change, message) = pictures(), FAULTS[fault]
+    change(masks)
+    with pytest.raises(ValueError, match=message), stream(write(tmp_path, images, masks), "test") as opened:
         list(opened)
 
 
@@ -204,9 +198,7 @@ def test_masks_that_are_jpegs_are_refused(tmp_path):
 
 
 def test_a_mask_larger_than_pillow_allows_is_named(tmp_path, monkeypatch):
-    from PIL import Image
-
-    Image.fromarray(np.zeros((8, 8), "uint8")).save(tmp_path / "large.png")
+    save(tmp_path / "large.png", np.zeros((8, 8), "uint8"))
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 8)
     with pytest.raises(ValueError, match="large.png cannot be read as a mask: Image size"):
         read_mask(tmp_path / "large.png")
@@ -226,13 +218,9 @@ def test_a_class_that_never_occurs_is_named():
 
 def test_classes_are_looked_for_in_masks_that_can_be_read(tmp_path):
     """With `on_bad_image="skip"` a mask that cannot be read is left out here as well, as in the batches."""
-    from PIL import Image
-
-    for name, mask in {"a": np.zeros((4, 4), "uint8"), "b": np.ones((4, 4), "uint8"), "c": None}.items():
-        for folder in ("images", "masks"):
-            (tmp_path / folder).mkdir(exist_ok=True)
-            Image.fromarray(np.zeros((4, 4), "uint8") if mask is None else mask).save(tmp_path / folder / f"{name}.png")
-    (tmp_path / "masks" / "c.png").write_bytes(b"no mask")
+    plain = [np.full((4, 4), i, "uint8") for i in range(3)]
+    write(tmp_path, plain, plain)
+    (tmp_path / "masks" / "2.png").write_bytes(b"no mask")
     masks = open_masks(tmp_path, classes=3)
     with pytest.raises(ValueError, match="cannot be read as a mask"):
         masks.check_classes_occur()
@@ -275,8 +263,7 @@ def test_pictures_with_masks_have_other_channels(tmp_path):
     for source in ((images, masks), tmp_path):
         for split in ("train", "test"):
             with stream(source, split, {"classes": 2}, channels=4) as opened:
-                assert sorted(image.tobytes() for image in opened.batch(0)[0]) == sorted(
-                    image.astype(opened.batch(0)[0][0].dtype).tobytes() for image in images
-                )
+                found = [np.asarray(image).astype("uint8").tobytes() for image in opened.batch(0)[0]]
+            assert sorted(found) == sorted(image.tobytes() for image in images)
     with stream((images[..., 0], masks), "test", {"classes": 2}) as opened:
         np.testing.assert_array_equal(opened.batch(0)[0], np.repeat(images[..., :1], 3, axis=-1))

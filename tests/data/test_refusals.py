@@ -55,6 +55,10 @@ def changed(place, value, images=X):
     return images
 
 
+def operation(image=PICTURE, name="Rotate", magnitude=10, **further):
+    return randaugment_operation(image, name, magnitude, **further)
+
+
 def of(function, rows):
     return [(lambda given=given: function(**given), error, words) for given, error, words in rows]
 
@@ -63,9 +67,7 @@ REFUSED = [
     *of(
         Augmentation,
         [
-            ({"erasing_mean": ()}, TypeError, "erasing_mean must be a finite number"),
             ({"erasing_std": (0.2, -0.1, 0.2)}, ValueError, "erasing_std must be a number of at least 0"),
-            ({"randaugment": 2}, TypeError, "randaugment must be several"),
             ({"randaugment": (0, 10)}, ValueError, "at least 1 layer"),
             ({"randaugment": (2, 31)}, ValueError, "0 to 30"),
         ],
@@ -74,18 +76,14 @@ REFUSED = [
         MaskAugmentation,
         [
             ({"scale": (0, 1)}, ValueError, "scale"),
-            ({"scale": 1}, TypeError, "scale"),
             ({"scale": (2, 1)}, ValueError, "scale"),
             ({"fill": (1, 300)}, ValueError, "fill"),
         ],
     ),
     *of(
-        lambda image=PICTURE, name="Rotate", magnitude=10, **further: randaugment_operation(
-            image, name, magnitude, **further
-        ),
+        operation,
         [
             ({"name": "invert"}, ValueError, f"name must be one of .*{'.*'.join(OPERATIONS)}"),
-            ({"name": ["Invert"]}, ValueError, "name must be one of"),
             ({"magnitude": -1}, ValueError, "magnitude must"),
             ({"magnitude": float("nan")}, ValueError, "magnitude must"),
             ({"magnitude": "10"}, TypeError, "magnitude must"),
@@ -94,7 +92,6 @@ REFUSED = [
             ({"name": "Cutout"}, ValueError, r"Pass center=\(row, column\)"),
             ({"name": "Cutout", "center": (12, 0)}, ValueError, "lies outside"),
             ({"image": PICTURE.astype("float32")}, TypeError, "float32 was given"),
-            ({"image": PICTURE.tolist()}, TypeError, "list was given"),
             ({"image": PICTURE[..., 0]}, ValueError, r"shape is \(12, 10\)"),
             ({"image": PICTURE[:0]}, ValueError, r"shape is \(0, 10, 3\)"),
         ],
@@ -117,11 +114,7 @@ REFUSED = [
             ({"labels": [1, np.inf], "target": "number"}, ValueError, "image 1 of x has the label inf"),
             ({"labels": [1, 1e39], "target": "number"}, ValueError, r"image 1 of x has the label 1e\+39"),
             ({"labels": [[1, 2]], "target": "number"}, ValueError, r"\(n,\) or \(n, 1\)"),
-            (
-                {"labels": [1, 2], "target": "number", "classes": 2},
-                ValueError,
-                "target='number' has one output, but 2 classes",
-            ),
+            ({"labels": [1, 2], "target": "number", "classes": 2}, ValueError, "has one output, but 2 classes"),
         ],
     ),
     *of(
@@ -136,23 +129,13 @@ REFUSED = [
             ({"source": ([*X[:-1], X[-1, :5] / 300.0], Y)}, ValueError, r"images\[11\]"),
             ({"classes": 2}, ValueError, r"images\[2\] has the label 2, .*0 to 1"),
             ({"source": None}, TypeError, "data must be an image folder"),
-            ({"source": X}, TypeError, "data must be an image folder"),
             ({"source": (1, 2, 3)}, TypeError, "data must be an image folder"),
-            ({"source": b"x"}, TypeError, "data must be an image folder"),
             ({"batch_size": 0}, ValueError, "batch_size must be"),
             ({"seed": -1}, ValueError, "seed must be"),
             ({"image_size": "8"}, TypeError, "image_size must be an integer or a pair"),
             ({"split": "val"}, ValueError, "split must be one of"),
-            (
-                {"split": "test", "augmentation": Augmentation()},
-                ValueError,
-                "augmentation is for shuffled training data",
-            ),
-            (
-                {"shuffle": False, "augmentation": Augmentation()},
-                ValueError,
-                "augmentation is for shuffled training data",
-            ),
+            ({"split": "test", "augmentation": Augmentation()}, ValueError, "augmentation is for shuffled"),
+            ({"shuffle": False, "augmentation": Augmentation()}, ValueError, "augmentation is for shuffled"),
             ({"split": "test", "shuffle": True}, ValueError, "shuffle must be"),
             ({"on_bad_image": "ignore"}, ValueError, "on_bad_image must be one of"),
             ({"check": True}, ValueError, "check must be one of"),
@@ -160,8 +143,6 @@ REFUSED = [
             ({"prefetch": -1}, ValueError, "prefetch must be"),
             ({"resize": "timm"}, ValueError, "resize='timm' needs shuffle=False"),
             ({"resize": "timm", "split": "test", "channels": 4}, ValueError, "needs .* three channels"),
-            ({"shard": (2, 2)}, ValueError, r"shard must be \(i, n\)"),
-            ({"shard": (0.5, 2)}, TypeError, "shard must be a whole number"),
             ({"classes": 0}, ValueError, "classes must be a whole number of at least 1"),
             ({"source": (X[:, :0], Y)}, ValueError, "image without pixels"),
             ({"source": (X[:2], [1, 2]), "target": "number", "holdout": 0.9}, ValueError, "can be held out"),
@@ -176,15 +157,10 @@ REFUSED = [
             ({"sampling": "sqrt", "split": "test"}, ValueError, "for shuffled training data"),
             ({"sampling": "sqrt", "target": "number"}, ValueError, "the data has the target 'number'"),
             ({"source": [(X, Y)], "sampling": "sqrt", "classes": 3}, ValueError, "A pipeline decides its own order"),
-            ({"source": [(X, Y)], "processes": True, "classes": 3}, ValueError, "A pipeline decides its own order"),
             ({"image_size": None, "holdout": 0.1, "split": "test"}, ValueError, "A pipeline decides its own order"),
             ({"workers": 0}, ValueError, "workers must be"),
             ({"processes": "no"}, ValueError, "processes must be one of"),
-            (
-                {"augmentation": Augmentation(erasing=1.0, erasing_mean=(0.1, 0.2))},
-                ValueError,
-                "one for each of 3 channels",
-            ),
+            ({"augmentation": Augmentation(erasing=1.0, erasing_mean=(0.1, 0.2))}, ValueError, "one for each of 3"),
         ],
     ),
     (lambda: pipeline(), ValueError, "has no good image"),
@@ -193,39 +169,21 @@ REFUSED = [
     (lambda: pipeline({"image": 1, "target": 2}), ValueError, r"must have the keys .*\['image', 'target'\]"),
     (lambda: pipeline((np.zeros((4, 8, 8, 3)), [0, 1, 2, 0]), classes=None), ValueError, "Pass the number of classes"),
     (lambda: pipeline((X[:1], 3)), ValueError, "batch 0 needs a label for each image, but has 1 images, one labels"),
-    (
-        lambda: opened(forever(), classes=3, on_bad_image="skip"),
-        ValueError,
-        "100 batches in a row are bad.*scaled already",
-    ),
+    (lambda: opened(forever(), classes=3, on_bad_image="skip"), ValueError, "100 batches in a row are bad.*scaled"),
     (lambda: next(iter(opened())), TypeError, "has no end"),
-    (
-        lambda: inputs(np.zeros((3, 2)), [0, 1]),
-        ValueError,
-        r"equally long batches, but have \(3, 2\) and \(2,\)",
-    ),
+    (lambda: inputs(np.zeros((3, 2)), [0, 1]), ValueError, r"equally long batches, but have \(3, 2\) and \(2,\)"),
     (lambda: inputs([(np.zeros(3), 0), (np.zeros(4), 1)]), ValueError, "must have one shape.*batch_size=1"),
     (lambda: inputs(np.zeros((2, 2)), [0, 1], resize="timm"), ValueError, "resize='timm' needs shuffle=False"),
-    (lambda: inputs(np.zeros((2, 2)), [0, -1]), ValueError, "has the label -1"),
     (lambda: inputs("photos"), TypeError, "str was given. Pass image_size to read files"),
     (lambda: inputs(np.zeros((2, 2)), [0, 1], split="train"), ValueError, "image_size=None needs shuffle=False"),
     (lambda: open_table(3), TypeError, "pandas, polars or Arrow table"),
     (lambda: open_table({"file": ["a"], "a": [1]}, label=[]), ValueError, "label must be a column or a list"),
     (lambda: open_table({"file": ["a"], "a": [1]}, label=["a", "a"]), ValueError, "label must be a column or a list"),
     (lambda: open_table({"file": ["a"], "a": [1]}, label=["a"], separator="|"), ValueError, r"separator must be text"),
-    (
-        lambda: open_table({"file": ["a"], "a": [1]}, label="a", separator=""),
-        ValueError,
-        "separator must be text.*'' was given",
-    ),
+    (lambda: open_table({"file": ["a"], "a": [1]}, label="a", separator=""), ValueError, "separator must be text.*''"),
     (lambda: open_table({"file": ["a", "b"], "label": ["", ""]}, separator="|"), ValueError, "No row of the table has"),
-    (
-        lambda: open_table(SimpleNamespace(columns=["a", "a"])),
-        ValueError,
-        "The table must have different names of columns, but it has 'a'",
-    ),
+    (lambda: open_table(SimpleNamespace(columns=["a", "a"])), ValueError, "different names of columns, but it has 'a'"),
     (lambda: masks("nowhere", {}), FileNotFoundError, "nowhere"),
-    (lambda: masks(None, {}), TypeError, "NoneType"),
     (lambda: masks((), {}), TypeError, "tuple"),
     (lambda: masks((SMALL[0], SMALL[1][:1]), {}), ValueError, "2 images and 1 masks"),
     (lambda: masks(([], []), {}), ValueError, "0 images"),
@@ -242,12 +200,9 @@ REFUSED = [
     (lambda: opened(open_boxes(BOXES), sampling="balanced"), ValueError, "the data has the target 'boxes'"),
     (lambda: opened(X, target="none", sampling="sqrt"), ValueError, "the data has the target 'none'"),
     (lambda: open_boxes(open_boxes(BOXES), class_names=["a", "b"]), ValueError, r"class_names=\['a', 'b'\] was given"),
-    (lambda: masks([SMALL], target="number"), ValueError, "do not match the data"),
     (lambda: masks([SMALL], classes=4), ValueError, "do not match the data"),
     (lambda: masks(SMALL, {"class_names": ["a", "a"]}), ValueError, "differ"),
-    (lambda: masks(SMALL, {"class_names": ["a"], "classes": 2}), ValueError, "each of the 2 classes"),
     (lambda: masks(SMALL, {"ignore": -2}), ValueError, "ignore"),
-    (lambda: masks(SMALL, {"ignore": None}), (TypeError, ValueError), "ignore"),
     (lambda: masks(SMALL, {"reduce_zero_label": "yes"}), TypeError, "reduce_zero_label"),
     (lambda: masks([SMALL], {}), ValueError, "classes="),
     (lambda: masks(iter([SMALL])), TypeError, "read only once"),
@@ -255,11 +210,7 @@ REFUSED = [
     (lambda: masks(open_masks(SMALL)), ValueError, "classes=3 was given, but the masks were opened with 1"),
     (lambda: masks(SMALL, augmentation=Augmentation()), TypeError, "MaskAugmentation"),
     (lambda: masks(SMALL, image_size=0), ValueError, "image_size"),
-    (
-        lambda: masks(SMALL, channels=4, augmentation=MaskAugmentation()),
-        ValueError,
-        "Colour changes need RGB images",
-    ),
+    (lambda: masks(SMALL, channels=4, augmentation=MaskAugmentation()), ValueError, "Colour changes need RGB images"),
     (lambda: masks(SMALL, channels=4), ValueError, r"must have shape .*4\)"),
     (lambda: masks(SMALL, augmentation=MaskAugmentation(fill=(1, 2))), ValueError, "one for each of 3 channels"),
 ]

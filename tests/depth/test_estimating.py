@@ -1,5 +1,6 @@
 """From a picture to its depth: each publisher's way, and what is not a picture or no depth model."""
 
+import json
 from pathlib import Path
 
 import numpy as np
@@ -7,12 +8,15 @@ import pytest
 
 import keras_vit
 from keras_vit import depth
+from keras_vit.cli import main
+from keras_vit.cli.inputs import files_to_write
 from keras_vit.depth import estimating
+from tests.pictures import save
+from tests.small_models import small_backbone_config
 
-BACKBONE = keras_vit.ViTConfig(
-    **{"image_size": 28, "patch_size": 14, "width": 16, "depth": 4, "heads": 2, "mlp_width": 32},
-    **{"pooling": "none", "dynamic": True},
-)
+pytestmark = pytest.mark.once
+
+BACKBONE = small_backbone_config(image_size=28, patch_size=14, depth=4, dynamic=True)
 PICTURE = np.random.default_rng(0).integers(0, 256, (30, 45, 3)).astype("uint8")
 
 
@@ -32,21 +36,15 @@ SIZES = {
 }
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("size", SIZES)
 def test_sizes_of_depth_anything(size):
     covering, nearest = SIZES[size]
     assert estimating._covering(*size, (518, 518), (14, 14)) == covering
     assert estimating._nearest(*size, (518, 518), (14, 14)) == nearest
-
-
-@pytest.mark.once
-def test_patches_that_are_no_squares():
-    for resized in (estimating._covering, estimating._nearest):
+    for resized in (estimating._covering, estimating._nearest):  # of patches that are not squares
         assert resized(50, 70, (56, 56), (14, 8)) == (56, 80)
 
 
-@pytest.mark.once
 def test_the_authors_way_is_a_cubic_without_antialiasing():
     """Keys' cubic with a = -0.75 on pixels of 0..1, as OpenCV and torch have it; depth with aligned corners."""
     torch = pytest.importorskip("torch")
@@ -59,7 +57,6 @@ def test_the_authors_way_is_a_cubic_without_antialiasing():
     np.testing.assert_allclose(images * std + mean, wanted.permute(0, 2, 3, 1).numpy(), rtol=0, atol=1e-6)
 
 
-@pytest.mark.once
 def test_dinov2_pads_on_all_sides_after_normalising():
     images = estimating._padded(PICTURE, BACKBONE, (518, 518))
     assert images.shape == (1, 42, 56, 3)  # 12 rows and 11 columns more: 6 above, 5 on the left
@@ -83,7 +80,6 @@ def test_any_kind_of_picture_and_its_mirror_image(model, tmp_path):
     assert 0 < np.abs(flipped - result.depth).max() and np.abs(flipped - (result.depth + mirror) / 2).max() < 1
 
 
-@pytest.mark.once
 @pytest.mark.parametrize(
     ("picture", "error", "message"),
     [
@@ -92,11 +88,8 @@ def test_any_kind_of_picture_and_its_mirror_image(model, tmp_path):
         (np.zeros((8, 8), "uint8"), ValueError, r"picture must have shape .*\(8, 8\)"),
         (np.zeros((8, 8, 4), "uint8"), ValueError, "Drop alpha"),
         (np.full((8, 8, 3), np.nan), ValueError, "NaN"),
-        (np.full((8, 8, 3), 1e6), ValueError, "reach"),
         (None, TypeError, "picture"),
         ("missing.png", FileNotFoundError, "missing.png"),
-        ([], (TypeError, ValueError), "picture"),
-        (np.array(["a"]), TypeError, "picture"),
     ],
 )
 def test_what_is_no_picture(model, picture, error, message):
@@ -117,7 +110,6 @@ def test_what_is_no_depth_model(model):
     assert depth.estimate(fixed, PICTURE[:28, :28]).depth.shape == (28, 28)
 
 
-@pytest.mark.once
 def test_a_plot_has_the_picture_and_a_scale(model, tmp_path):
     pytest.importorskip("matplotlib")
     result = depth.estimate(model, PICTURE)
@@ -131,7 +123,6 @@ def test_a_plot_has_the_picture_and_a_scale(model, tmp_path):
         depth.plot(result.depth, PICTURE)
 
 
-@pytest.mark.once
 def test_depth_is_written(tmp_path):
     Image = pytest.importorskip("PIL.Image")
     values = np.random.default_rng(0).uniform(0.5, 79, (7, 9)).astype("f4")
@@ -156,17 +147,10 @@ def test_depth_is_written(tmp_path):
         depth.Depth(np.ones((2, 2), "f4"), True).save(tmp_path / "depth.jpg")
 
 
-@pytest.mark.once
 def test_the_command(model, tmp_path, monkeypatch, capsys):
-    import json
-
-    from keras_vit.cli import main
-
-    Image = pytest.importorskip("PIL.Image")
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "photos/a").mkdir(parents=True)
     for name in ("photos/1.png", "photos/a/2.png"):
-        Image.fromarray(PICTURE).save(name)
+        save(tmp_path / name, PICTURE)
     model.save("model.keras")
     given = ["--weights", "model.keras"]
     assert main(["depth", "photos/1.png", "-o", "depth.npy", *given, "--json"]) == 0
@@ -185,11 +169,7 @@ def test_the_command(model, tmp_path, monkeypatch, capsys):
         assert message in capsys.readouterr().err
 
 
-@pytest.mark.once
 def test_a_folder_is_compared_in_linear_time(monkeypatch):
-    from keras_vit import data
-    from keras_vit.cli.inputs import files_to_write
-
     compared = []
 
     class Name(type(Path())):
@@ -199,13 +179,12 @@ def test_a_folder_is_compared_in_linear_time(monkeypatch):
 
         __hash__ = Path.__hash__
 
-    monkeypatch.setattr(data, "image_files", lambda folder: [Path(folder, f"{i}.png") for i in range(300)])
+    monkeypatch.setattr("keras_vit.data.image_files", lambda folder: [Path(folder, f"{i}.png") for i in range(300)])
     monkeypatch.setattr("keras_vit.cli.inputs.Path", Name)
     assert len(files_to_write(["."], "depths", ".png", False)) == 300
     assert len(compared) <= 600
 
 
-@pytest.mark.once
 def test_a_model_of_depth_is_no_classifier_and_normalises_no_pixels_twice():
     backbone = BACKBONE.replace(include_preprocessing=True)
     model = keras_vit.LinearDepth(keras_vit.LinearDepthConfig(backbone=backbone, blocks=(3,)))

@@ -86,11 +86,8 @@ def pycocotools(pictures, kind):
                 rows.append(row)
     with contextlib.redirect_stdout(io.StringIO()):
         data = coco.COCO()
-        data.dataset = {
-            "images": images,
-            "annotations": annotations,
-            "categories": [{"id": k + 1, "name": str(k)} for k in range(CLASSES)],
-        }
+        categories = [{"id": k + 1, "name": str(k)} for k in range(CLASSES)]
+        data.dataset = {"images": images, "annotations": annotations, "categories": categories}
         data.createIndex()
         found = evaluation.COCOeval(data, data.loadRes(results), "segm" if kind == "masks" else "bbox")
         found.evaluate()

@@ -12,8 +12,11 @@ from keras_vit.checkpoints.files import open_file
 from keras_vit.checkpoints.msgpack_file import read_msgpack, write_msgpack
 from keras_vit.layers.detection import DetectionHead, box_bias
 from keras_vit.preprocessing.images import detector_pixels
-from tests.small_models import values_of
+from tests.compute import filled
+from tests.small_models import small_backbone_config, values_of
 from tests.training.test_mask_classification import gradients_of
+
+pytestmark = pytest.mark.once
 
 CASES = {"owl_v1_p16": "owlvit", "owl_v2_p14": "owlv2"}
 LOGITS = 1e-5  # float32 through two blocks; the references differ from float64 by 2e-6
@@ -26,6 +29,7 @@ def loaded(golden):
     return {name: keras_vit.load_image_text(golden(name).folder) for name in CASES}
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("name", CASES)
 def test_the_numbers_of_the_original(loaded, golden, name, tmp_path):
     both, case = loaded[name], golden(name)
@@ -44,6 +48,7 @@ def test_the_numbers_of_the_original(loaded, golden, name, tmp_path):
     np.testing.assert_array_equal(again["logits"], answers["logits"])
 
 
+@pytest.mark.each
 @pytest.mark.parametrize("name", CASES)
 def test_boxes_of_pictures(loaded, golden, name):
     """The references take the three names for both pictures; boxes are float32 products of up to 110 pixels."""
@@ -59,7 +64,6 @@ def test_boxes_of_pictures(loaded, golden, name):
         assert (found.objectness is None) is (CASES[name] == "owlvit")
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("name", CASES)
 def test_written_back_bit_for_bit(loaded, golden, name, tmp_path):
     both, folder = loaded[name], golden(name).folder
@@ -86,7 +90,6 @@ def test_written_back_bit_for_bit(loaded, golden, name, tmp_path):
         text.save_image_text(both, tmp_path / "other", "clip")
 
 
-@pytest.mark.once
 def test_scenics_numbers_of_transformers_files(golden):
     """GELU and epsilon of the heads move a box by up to 0.03 where features are small; grey is not black."""
     case = golden("owl_v2_p14")
@@ -100,7 +103,6 @@ def test_scenics_numbers_of_transformers_files(golden):
     assert not ours.lowers and official.lowers
 
 
-@pytest.mark.once
 def test_templates_are_averaged_and_not_normed_again(loaded, golden):
     both = loaded["owl_v1_p16"]
     vectors = both.embed_texts(["a cat", "one cat"])
@@ -110,7 +112,6 @@ def test_templates_are_averaged_and_not_normed_again(loaded, golden):
     assert np.linalg.norm(kernel) < 0.9999 and model.config.class_names == ("cat",)
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("name", CASES)
 def test_a_detector_of_an_example(loaded, golden, name):
     both, picture = loaded[name], golden(name).ref["picture_0"]
@@ -131,7 +132,6 @@ def test_a_detector_of_an_example(loaded, golden, name):
             both.one_shot_detector(picture, box=box)
 
 
-@pytest.mark.once
 def test_options_of_detect(loaded, golden):
     model = loaded["owl_v2_p14"].zero_shot_detector(["cat", "dog"], progress=False)
     picture = golden("owl_v2_p14").ref["picture_1"]
@@ -147,7 +147,6 @@ def test_options_of_detect(loaded, golden):
         detection.detect("glyphs", picture)
 
 
-@pytest.mark.once
 def test_boxes_as_files(loaded, golden, tmp_path):
     model = loaded["owl_v1_p16"].zero_shot_detector(["cat", "a, b"], progress=False)
     picture = golden("owl_v1_p16").ref["picture_0"]
@@ -169,23 +168,18 @@ def test_boxes_as_files(loaded, golden, tmp_path):
     assert (tmp_path / "boxes.png").stat().st_size > 1000
 
 
-@pytest.mark.once
 def test_names_and_loaders_that_make_no_sense(loaded, golden):
+    both = loaded["owl_v1_p16"]
     for names, error in (([], ValueError), (["a", "a"], ValueError), ([" "], ValueError), ([1], TypeError)):
         with pytest.raises(error, match="class_names must"):
-            loaded["owl_v1_p16"].zero_shot_detector(names)
+            both.zero_shot_detector(names)
     with pytest.raises(ValueError, match="load_image_text"):
         keras_vit.load(golden("owl_v1_p16").folder)
-
-
-@pytest.mark.once
-def test_long_texts_keep_their_end(loaded):
     with pytest.warns(UserWarning, match="longer than the 16 tokens"):
-        ids = loaded["owl_v1_p16"].tokenizer("cat " * 20)
-    assert ids[0, 0] == 1712 and ids[0, -1] == 1713
+        ids = both.tokenizer("cat " * 20)
+    assert ids[0, 0] == 1712 and ids[0, -1] == 1713  # the end stays
 
 
-@pytest.mark.once
 def test_other_sizes(loaded, golden, tmp_path):
     """Positions of transformers' files are resized; of Scenic's the upper left part stays."""
     both, folder = loaded["owl_v2_p14"], golden("owl_v2_p14").folder
@@ -203,7 +197,6 @@ def test_other_sizes(loaded, golden, tmp_path):
             text.save_image_text(wide, tmp_path / "wide", layout)
 
 
-@pytest.mark.once
 def test_pictures_at_the_size_of_the_model():
     """Enlarged pictures are not blurred; floats and bytes are alike; the padding is below and beside the picture."""
     picture = np.random.default_rng(0).integers(0, 256, (20, 30, 3), dtype="uint8")
@@ -214,11 +207,10 @@ def test_pictures_at_the_size_of_the_model():
     np.testing.assert_array_equal(detector_pixels(picture, (20, 30), "owlvit"), picture)
 
 
+@pytest.mark.each
 def test_new_heads_on_a_backbone_without_class_token():
     """They begin with boxes of one patch at its lower right corner, and probabilities of 0.01."""
-    vit = keras_vit.ViTConfig(
-        image_size=16, patch_size=8, width=8, depth=1, heads=1, mlp_width=8, pooling="none", class_token=False
-    )
+    vit = small_backbone_config(image_size=16, patch_size=8, class_token=False)
     config = keras_vit.DetectorConfig(backbone=vit, classes=2, embedding=4)
     model = keras_vit.Detector(config)
     answers = model.predict(np.ones((1, 16, 16, 3), "float32"), verbose=0)
@@ -229,11 +221,10 @@ def test_new_heads_on_a_backbone_without_class_token():
         config.replace(backbone=vit.replace(dynamic=True))
 
 
+@pytest.mark.each
 def test_objectness_has_no_gradient_into_the_features():
-    head = DetectionHead(classes=1, embedding=4, grid_size=(1, 2), objectness=True)
     tokens = np.random.default_rng(0).normal(size=(1, 3, 8)).astype("float32")
-    head(tokens)
-    head.set_weights([np.random.default_rng(1).normal(size=w.shape) for w in head.weights])
+    head = filled(DetectionHead(classes=1, embedding=4, grid_size=(1, 2), objectness=True), tokens.shape)
 
     def run(x):
         return keras.ops.sum(head(keras.ops.convert_to_tensor(x))["objectness"]) + keras.ops.sum(x)
@@ -242,7 +233,6 @@ def test_objectness_has_no_gradient_into_the_features():
     np.testing.assert_array_equal(gradient, np.ones_like(tokens))
 
 
-@pytest.mark.once
 def test_adapters_stay_in_detectors_of_words(golden):
     both = keras_vit.load_image_text(golden("owl_v1_p16").folder)
     keras_vit.training.add_lora(both.detector, 2, targets="block_*")
@@ -255,7 +245,6 @@ def test_adapters_stay_in_detectors_of_words(golden):
     np.testing.assert_array_equal(*boxes)
 
 
-@pytest.mark.once
 @pytest.mark.parametrize(
     "data, message",
     [
@@ -275,7 +264,6 @@ def test_hostile_files_of_msgpack(tmp_path, data, message):
         read_msgpack(tmp_path / "file")
 
 
-@pytest.mark.once
 def test_scenics_files_that_lack_an_array(golden, tmp_path):
     both = keras_vit.load_image_text(golden("owl_v2_p14").folder)
     text.save_image_text(both, tmp_path / "whole", "scenic")

@@ -12,7 +12,10 @@ from keras_vit._pictures import block_maxima
 from keras_vit.data import open_data
 from keras_vit.evaluation import confusion_shares, draw_confusion, evaluate, most_confused, write_report
 from keras_vit.evaluation.accuracy import _worst_mistakes
+from tests.pictures import save
 from tests.small_models import small_vit
+
+pytestmark = pytest.mark.once
 
 RNG = np.random.default_rng(0)
 IMAGES = RNG.uniform(-1, 1, (50, 8, 8, 3)).astype("float32")
@@ -28,6 +31,7 @@ def model():
     return small_vit(classes=7)
 
 
+@pytest.mark.each
 def test_figures(model):
     result = evaluate(model, (IMAGES, LABELS), top=(1, 2, 5, 9), batch_size=16, progress=False)
     logits = model.predict(IMAGES, verbose=0)
@@ -61,13 +65,11 @@ def test_loss_of_probabilities(outputs):
     assert result.loss == pytest.approx(wanted, rel=1e-4)  # float32, and Keras clips at 1e-7
 
 
-@pytest.mark.once
 def test_ties_go_to_the_first():
     result = evaluate(same, (np.zeros((3, 4)), np.array([0, 1, 3])), top=(1, 2, 3), progress=False)
     assert result.top == {1: 1 / 3, 2: 2 / 3, 3: 2 / 3}
 
 
-@pytest.mark.once
 def test_names_and_the_worst_classes():
     names = ["ant", "bee", "cat"]
     scores = np.eye(3)[[0, 0, 2, 2, 2, 1]]
@@ -81,10 +83,6 @@ def test_names_and_the_worst_classes():
     assert "Nothing is mistaken" in texts and "3 of 3 images are right (100.00%), 3 classes" in texts
 
 
-# The confusion matrix: what the picture shows, read off arrays and off the file.
-
-
-@pytest.mark.once
 def test_figures_of_a_matrix():
     np.testing.assert_array_equal(confusion_shares(np.array([[3, 1], [0, 0]])), [[0.75, 0.25], [0, 0]])
     confusion = np.diag([9, 9, 9])
@@ -97,7 +95,6 @@ def test_figures_of_a_matrix():
     assert len(small) <= 250 and small.max() == 1 and small[700 // step, 20 // step] == 0.5
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("classes", [2, 30, 300])
 def test_picture(classes, tmp_path):
     pytest.importorskip("matplotlib")
@@ -127,9 +124,6 @@ def test_picture(classes, tmp_path):
         box = text.get_window_extent()
         if text.get_text():
             assert box.x0 >= 0 and box.y0 >= 0 and box.x1 <= 1430 and box.y1 <= pixels.shape[0], text.get_text()
-
-
-# Test-time views, mistakes and the page.
 
 
 @pytest.mark.nightly_elsewhere
@@ -166,7 +160,6 @@ def test_the_worst_mistakes_have_their_pictures(model):
         np.testing.assert_array_equal(mistake.image, pixels.astype("uint8"))
 
 
-@pytest.mark.once
 def test_a_mistake_does_not_keep_the_batch_alive():
     batch = np.zeros((4, 2, 2, 5), "float32")  # of which the first three channels are shown
     kept = weakref.ref(batch)
@@ -175,14 +168,10 @@ def test_a_mistake_does_not_keep_the_batch_alive():
     assert kept() is None and mistake.image.shape == (2, 2, 3)
 
 
-@pytest.mark.once
 def test_the_page_names_the_file_of_a_mistake(tmp_path):
     pytest.importorskip("matplotlib")
-    image = pytest.importorskip("PIL.Image")
     for number, label in enumerate("aabb"):
-        path = tmp_path / "test" / label / f"{number}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        image.fromarray(np.full((64, 64, 3), 60 * number, "uint8")).save(path)
+        save(tmp_path / "test" / label / f"{number}.png", np.full((64, 64, 3), 60 * number, "uint8"))
     damaged = tmp_path / "test/a/1.png"  # found when it is read: its header is whole
     damaged.write_bytes(damaged.read_bytes()[:-30])
     model = small_vit(classes=2)
@@ -210,7 +199,6 @@ def test_the_page_names_the_file_of_a_mistake(tmp_path):
     assert "1 taken for 0: image 1<" in write_report(result, tmp_path / "page.html").read_text()
 
 
-@pytest.mark.once
 def test_the_page_of_a_result(model, tmp_path):
     pytest.importorskip("matplotlib")
     names = [f"<b>{i}" for i in range(7)]

@@ -14,6 +14,7 @@ import keras_vit
 from keras_vit._processes import Processes
 from keras_vit.evaluation import embed, embedding
 from tests.compute import forward
+from tests.pictures import save
 from tests.small_models import small_bit, small_vit
 from tests.tolerances import SAME_FUNCTION
 
@@ -38,10 +39,8 @@ def photos(tmp_path_factory):
     """Eleven images in folders, of several sizes."""
     folder = tmp_path_factory.mktemp("photos")
     rng = np.random.default_rng(0)
-    (folder / "b" / "c").mkdir(parents=True)
     for i, place in enumerate(["z", "b/ü", "b/c/1", *[f"a{n}" for n in range(8)]]):
-        pixels = rng.integers(0, 256, (20 + i, 31 - i, 3), dtype="uint8")
-        Image.fromarray(pixels).save(folder / f"{place}.png")
+        save(folder / f"{place}.png", rng.integers(0, 256, (20 + i, 31 - i, 3), dtype="uint8"))
     return folder
 
 
@@ -173,9 +172,7 @@ def test_each_of_several_processes_writes_its_slice(model, photos, tmp_path, mon
         assert (tmp_path / f"x-{index}-of-2.npz").is_file()
     for name in ("names", "features"):
         np.testing.assert_array_equal(np.concatenate([file[name] for file in files]), whole[name])
-    with pytest.raises(
-        ValueError, match=r"x-1-of-2.npz has features of other settings: range is \[4, 11\], not \[6, 11\]"
-    ):
+    with pytest.raises(ValueError, match=r"x-1-of-2.npz has .* range is \[4, 11\], not \[6, 11\]"):
         embed(model, photos, tmp_path / "x.npz", batch_size=2, **QUIET)
 
 

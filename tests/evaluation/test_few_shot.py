@@ -13,6 +13,8 @@ from keras_vit.preprocessing import imagenet1k_classes
 from tests.small_models import small_vit
 from tests.tolerances import SAME_FUNCTION
 
+pytestmark = pytest.mark.once
+
 
 def planted(rng, examples=200, features=24, classes=5, distance=4.0):
     """Features that carry their labels along random directions, of very different sizes."""
@@ -22,7 +24,6 @@ def planted(rng, examples=200, features=24, classes=5, distance=4.0):
     return (x * np.logspace(-2, 2, features) + 7).astype("float32"), labels
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("examples", [7, 25, 200])  # fewer than the 25 columns of X, as many, more
 @pytest.mark.parametrize("l2", [L2_SWEEP[0], 1024.0, L2_SWEEP[-1]])
 def test_equals_an_independent_solution(examples, l2):
@@ -43,7 +44,6 @@ def test_equals_an_independent_solution(examples, l2):
     np.testing.assert_allclose(probe.scores(x_test, [l2])[0], scores, rtol=0, atol=1e-6 * np.abs(scores).max())
 
 
-@pytest.mark.once
 def test_the_draw_is_big_visions():
     """For a seed the very examples of big_vision: per class a permutation of default_rng(seed), and its beginning."""
     x, y = planted(np.random.default_rng(0))
@@ -57,7 +57,6 @@ def test_the_draw_is_big_visions():
     assert few_shot(None, (x, y), (x, y), shots=1, seeds=np.int64(2), progress=False).seeds == (0, 1)
 
 
-@pytest.mark.once
 def test_votes_are_for_the_classes_of_the_data_in_its_order():
     """Also where these are the 1,000 of ImageNet in another order than that of its models."""
     names = [wnid for wnid, _ in imagenet1k_classes()][::-1]
@@ -67,7 +66,6 @@ def test_votes_are_for_the_classes_of_the_data_in_its_order():
     assert result.accuracy == 1 and result.class_names == tuple(names)
 
 
-@pytest.mark.once
 def test_images_that_are_all_of_the_first_class():
     """One column of one-hot rows is not a class number."""
     model = small_vit(class_names=("a", "b", "c"))
@@ -78,7 +76,6 @@ def test_images_that_are_all_of_the_first_class():
     assert knn_accuracy(model, (pixels, [0, 1, 1, 1]), (pixels[:1], [0]), **options).accuracy == 1
 
 
-@pytest.mark.once
 def test_strength_is_chosen_on_held_out_images():
     rng = np.random.default_rng(2)
     train, test = planted(rng), planted(rng)
@@ -110,7 +107,6 @@ def test_features_of_a_model():
     np.testing.assert_array_equal(found, labels)
 
 
-@pytest.mark.once
 def test_digits_from_the_shipped_checkpoint():
     pytest.importorskip("sklearn")
     from keras_vit.data import load_digits

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from keras_vit import data, evaluation, segmentation, training
+from tests.pictures import save
 from tests.small_models import small_bit, small_linear_segmenter, small_vit
 
 pytestmark = pytest.mark.once
@@ -36,12 +37,9 @@ DATA = ("arrays", "one-hot", "several", "numbers", "folder", "table", "stream", 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory):
     """A folder with a class in each folder."""
-    from PIL import Image
-
     folder = tmp_path_factory.mktemp("photos")
     for number, (pixels, label) in enumerate(zip(PIXELS, LABELS, strict=True)):
-        (folder / NAMES[label]).mkdir(exist_ok=True)
-        Image.fromarray(pixels).save(folder / NAMES[label] / f"{number}.png")
+        save(folder / NAMES[label] / f"{number}.png", pixels)
     return folder
 
 

@@ -12,6 +12,8 @@ from keras_vit.evaluation import similarity as module
 from tests.small_models import small_vit
 from tests.tolerances import SAME_FUNCTION
 
+pytestmark = pytest.mark.once
+
 Image = pytest.importorskip("PIL.Image")
 # A cosine in float32 is a sum of 16 products of at most 1, each rounded by 6e-8.
 ROUNDING = 1e-6
@@ -30,7 +32,6 @@ def _cosines(a, b):
     return a @ b.T
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("k", [1, 10, 500])
 def test_search_finds_what_all_pairs_say(features, k):
     asked = features[:9] + np.random.default_rng(1).standard_normal((9, 16)) / 10
@@ -40,7 +41,6 @@ def test_search_finds_what_all_pairs_say(features, k):
     np.testing.assert_allclose(similarities, np.take_along_axis(wanted, indices, 1), rtol=0, atol=ROUNDING)
 
 
-@pytest.mark.once
 def test_one_query_ties_and_halves_of_precision(features):
     rows, similarities = evaluation.search(np.tile(features[:5], (3, 1)), features[2] * 7, k=3)
     assert rows.tolist() == [2, 7, 12]
@@ -48,7 +48,6 @@ def test_one_query_ties_and_halves_of_precision(features):
     assert evaluation.search(features.astype("float16"), features[:2].tolist(), 1)[0].tolist() == [[0], [1]]
 
 
-@pytest.mark.once
 def test_votes_are_those_of_dino(features):
     torch = pytest.importorskip("torch")
     labels, asked, k, temperature = np.arange(500) % 7, features[:40] + 0.3, 20, 0.07
@@ -63,7 +62,6 @@ def test_votes_are_those_of_dino(features):
     assert evaluation.knn(features, labels, asked, k, classes=9)[:, 7:].tolist() == [[0, 0]] * 40
 
 
-@pytest.mark.once
 def test_near_duplicates_are_all_pairs_above_the_threshold(features):
     features[400] = features[3] * 2
     features[7] = features[3] + 0.01
@@ -75,7 +73,6 @@ def test_near_duplicates_are_all_pairs_above_the_threshold(features):
     assert evaluation.near_duplicates(np.eye(3))[0].shape == (0, 2)
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("length", [3, 64, 768])
 def test_equal_rows_are_duplicates_and_the_lowest_are_found(length):
     rng = np.random.default_rng(0)
@@ -91,9 +88,6 @@ def test_equal_rows_are_duplicates_and_the_lowest_are_found(length):
             rows, _ = evaluation.search(same, same[:5], k=9)
         for i in range(5):
             assert rows[i].tolist() == np.flatnonzero(copies == copies[i])[:9].tolist()
-
-
-# Images like a photo, and near-duplicates, in a file of `embed`
 
 
 @pytest.fixture
@@ -137,7 +131,6 @@ def test_what_is_found_is_what_all_cosines_say(photos, tmp_path):
         evaluation.find_similar(photos / "5.png", path, model="glyphs")
 
 
-@pytest.mark.once
 def test_a_sheet_holds_thumbnails(tmp_path):
     Image.new("RGB", (900, 600)).save(tmp_path / "photo.png")
     rows = [{"image": str(tmp_path / "photo.png"), "similarity": 1.0}]
