@@ -52,12 +52,7 @@ def test_an_offset_counts_where_either_side_changes(xp):
 
 
 # Which method of ours each rule of the reference is.
-RULES = {
-    "timm": "bicubic",
-    "hf": "bicubic_hf",
-    "hf_dinov2_registers": "bicubic",
-    "fb_dinov2_offset": "bicubic_offset",
-}
+RULES = {"timm": "bicubic", "hf": "bicubic_hf", "hf_dinov2_registers": "bicubic", "fb_dinov2_offset": "bicubic_offset"}
 
 
 @pytest.mark.once

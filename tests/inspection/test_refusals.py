@@ -116,10 +116,7 @@ REFUSED = [
     (lambda: inspection.plot("distance", np.ones(3)), r"numbers \(blocks, heads\), but float64 \(3,\)"),
     (lambda: inspection.plot("heads", np.ones((0, 2, 3)), PIXELS[0]), "values must be numbers"),
     (lambda: inspection.plot("rollout", MAPS, PIXELS[:1]), "an image for each of 2 maps, but 1 were"),
-    (
-        lambda: inspection.plot("rollout", MAPS, PIXELS / 127.5 - 1),
-        r"Pass shown_pixels\(model, images\)",
-    ),
+    (lambda: inspection.plot("rollout", MAPS, PIXELS / 127.5 - 1), r"Pass shown_pixels\(model, images\)"),
     (lambda: inspection.plot("features", MAPS, PIXELS), r"values must be numbers \(batch, rows, columns, 3\)"),
     (lambda: inspection.plot("features", np.ones((2, 2, 3, 5)), PIXELS), r"columns, 3\), but float64 \(2, 2, 3, 5\)"),
     (lambda: inspection.plot("features", np.ones((2, 2, 3, 1)), PIXELS), r"columns, 3\), but float64 \(2, 2, 3, 1\)"),

@@ -212,10 +212,7 @@ ZEROS = np.zeros((2, 3, 12), "f4")
             lambda: layers.FeatureFusion(False)(ZEROS[None], skip=ZEROS[None]),
             "skip=False, so a shallower map must not be passed",
         ),
-        (
-            lambda: layers.resize(ZEROS[None], (3, 3), "linear"),
-            "how must be one of .*'half_pixel'.*'linear'",
-        ),
+        (lambda: layers.resize(ZEROS[None], (3, 3), "linear"), "how must be one of .*'half_pixel'.*'linear'"),
         (lambda: layers.MLP(24, gelu="silu"), "gelu must be one of .*'tanh', 'exact', 'quick'.*'silu'"),
         (lambda: layers.TokenPooling("max"), "mode must be one of .*'token', 'avg', 'token_avg'.* but 'max'"),
         (

@@ -187,17 +187,11 @@ def test_what_a_mixer_cannot_be(path, tmp_path):
     for call, message in (
         (lambda: CONFIG.replace(class_token=True), "tokens_mlp_width=5 needs class_token=False, but True"),
         (lambda: CONFIG.replace(dynamic=True), "needs dynamic=False"),
-        (
-            lambda: model.with_image_size(32),
-            "cannot be .32, 32., because .* mixes 4 x 4 patches. Use image_size=.16",
-        ),
+        (lambda: model.with_image_size(32), "cannot be .32, 32., because .* mixes 4 x 4 patches. Use image_size=.16"),
         (lambda: keras_vit.load(path, image_size=32), "image_size cannot be .32, 32."),
         (lambda: keras_vit.load(path, grid_size=(3, 3)), "grid_size must have 16 patches"),
         (lambda: keras_vit.to_checkpoint(model, tmp_path / "a", layout="timm"), "timm has no Mixer with"),
-        (
-            lambda: keras_vit.to_checkpoint(model, tmp_path / "a", layout="big_vision"),
-            "read as the layout 'vit_jax'",
-        ),
+        (lambda: keras_vit.to_checkpoint(model, tmp_path / "a", layout="big_vision"), "read as the layout 'vit_jax'"),
         (lambda: keras_vit.to_checkpoint(model, tmp_path / "a", layout="huggingface"), "cannot store this model"),
         (lambda: keras_vit.inspection.attention_maps(model, images_for(SQUARE)), "MLP-Mixer .* has no attention"),
         (lambda: keras_vit.layers.MixerBlock(3, 4).build((None, None, 8)), "needs a fixed number of tokens"),

@@ -140,10 +140,7 @@ def zeros(*size):
 
 
 GOOD = ((8, 8), (8, 12), (12, 8))  # after two sizes, TensorFlow compiles one graph for all
-CALLS = {
-    (8, 9): lambda model, x: model(x),
-    (10, 9): lambda model, x: model.predict(x, verbose=0),
-}
+CALLS = {(8, 9): lambda model, x: model(x), (10, 9): lambda model, x: model.predict(x, verbose=0)}
 
 
 def test_no_whole_patches():
