@@ -1,10 +1,14 @@
-"""Child processes of tests."""
+"""Child processes of tests, and scripts that are no part of the package."""
 
+import importlib.util
 import os
 import socket
 import subprocess
 import sys
+import types
 from pathlib import Path
+
+import pytest
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 
@@ -53,3 +57,13 @@ def run_together(arguments: list[str], count: int, variables: dict[str, str]) ->
         for process in processes:
             process.kill()
             process.wait()
+
+
+def script(path: str) -> types.ModuleType:
+    """A file of Python in the repository as a module; it finds what lies beside it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend((REPOSITORY / path).parent)
+        spec = importlib.util.spec_from_file_location(Path(path).stem, REPOSITORY / path)
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    return module

@@ -79,7 +79,6 @@ class LocalServer:
         threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
 
     def close(self) -> None:
-        """Ends it."""
         self._server.shutdown()
         self._server.server_close()
 
@@ -99,7 +98,6 @@ class HubServer(LocalServer):
         return [path.rpartition("/")[2] for path in self.seen if path.startswith("GET ") and "/api/" not in path]
 
     def answer(self, handler) -> None:
-        """Answers a request."""
         method, path = handler.command, urllib.parse.urlsplit(handler.path).path
         body = handler.rfile.read(int(handler.headers.get("Content-Length") or 0))
         if path.startswith("/api/agent"):  # a registry that the library may ask for, and that has nothing to do with us

@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 
-from keras_vit.checkpoints.files import write_safetensors
+from keras_vit.checkpoints.files import open_file, write_safetensors
 
 WIDTH, DEPTH, HIDDEN, PATCH, GRID = 64, 2, 128, 8, 4
 PATCHES = GRID * GRID
@@ -181,6 +181,15 @@ OPENAI_TEXT = {
 }
 
 
+def arrays_of(path):
+    return {name: array.read() for name, array in open_file(path).items()}
+
+
+def near(got, expected):
+    """In relation to their deviation: float32 keeps 7 digits."""
+    return np.abs(np.asarray(got) - expected).max() <= 2e-5 * expected.std()
+
+
 def write(folder, shapes, seed=0, zeros=(), **sidecars):
     """Writes random arrays as `model.safetensors` and JSON files such as `config=...` beside it; gives the file."""
     rng = np.random.default_rng(seed)
@@ -194,7 +203,6 @@ def write(folder, shapes, seed=0, zeros=(), **sidecars):
 
 
 def write_beside(folder, **sidecars):
-    """Writes JSON files such as `config=...` into a folder."""
     names = {"preprocessor": "preprocessor_config", "open_clip": "open_clip_config"}
     for name, content in sidecars.items():
         (folder / f"{names.get(name, name)}.json").write_text(json.dumps(content))

@@ -57,11 +57,11 @@ FILTERS = {"bicubic": "bicubic", "bilinear": "bilinear_pillow", "bilinear, on fl
 
 
 def weights_of(case):
-    return next(case.folder / name for name in ("model.safetensors", "model.pth") if (case.folder / name).is_file())
+    paths = (case.folder / f"model.{ending}" for ending in ("safetensors", "pth", "pt"))
+    return next(path for path in paths if path.is_file())
 
 
 def alone(case, tmp_path):
-    """The weights without what lies beside them."""
     path = tmp_path / weights_of(case).name
     shutil.copy(weights_of(case), path)
     return path
@@ -122,7 +122,7 @@ def test_what_a_reader_should_find(golden, name, tmp_path, monkeypatch):
 
 
 @ASSUMED
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [*CASES, "next_pe_spatial", "next_pe_timm_core"])
 def test_written_back(golden, name, tmp_path):
     case = golden(name)
     contents = open_checkpoint(weights_of(case))
@@ -151,10 +151,7 @@ TRANSLATIONS = {
     "BEiT-3": (timm(mlp="plain_norm", attn_norm=True, last="fc_norm", head=5), "timm"),
     "ViT from Hugging Face": (transformers("vit", head=5), "timm"),
     "DINOv2 with registers": (timm(rows=PATCHES, scales=LS, registers=2), "huggingface"),
-    "DINOv2 with registers from Facebook": (
-        timm(scales=LS, registers=2, register_name="register_tokens") | {"mask_token": (1, 64)},
-        "timm",
-    ),
+    "Meta's DINOv2": (timm(scales=LS, registers=2, register_name="register_tokens") | {"mask_token": (1, 64)}, "timm"),
     "DINOv2 with registers from Hugging Face": (transformers("dinov2_with_registers", registers=2), "timm"),
     "DeiT-III from Facebook": (timm(rows=PATCHES, scales=GAMMA, head=5), "timm"),
     "DINOv3": (transformers("dinov3_vit", registers=2, swiglu=True), "timm"),
@@ -231,10 +228,7 @@ CONFIGS = [
     ("huggingface", {"layer_scale": 1e-5}, "mlp_width"),
     ("huggingface", {"pooling": "avg", "final_norm": "pooled"}, "final_norm"),
     ("vit_jax", {"layer_scale": 1e-5}, "layer_scale"),
-    *(
-        ("big_vision", change, [*change][-1])
-        for change in ({"register_tokens": 2}, PATCHES_ONLY | EXACT, {"stem_stages": ()})
-    ),
+    *(("big_vision", one, [*one][-1]) for one in ({"register_tokens": 2}, PATCHES_ONLY | EXACT, {"stem_stages": ()})),
     ("big_vision", PATCHES_ONLY | {"layer_norm_epsilon": 1e-5}, "layer_norm_epsilon"),
     *(("big_vision", {"pooling": pooling}, "class_token|pooling") for pooling in ("map", "avg")),
     *(("vit_jax", change, "pooling") for change in (PATCHES_ONLY | {"pooling": "map"}, {"pooling": "avg"})),
@@ -259,12 +253,8 @@ ROTARY = {"position_embedding": "none", "attention_bias": "no_key", "rotary_embe
 EOMTS = {
     "DINOv2": ({}, "exact", None),
     "two activations": ({"gelu": "tanh"}, "exact", "backbone.gelu='exact' instead of 'tanh'"),
-    "no square": ({"image_size": (16, 32)}, "exact", r"image_size must be \(16, 16\), but the model has .*\(16, 32\)"),
-    "another rotary embedding": (
-        ROTARY | {"rotary_embedding": "eva02"},
-        "exact",
-        "backbone.rotary_embedding='dinov3' instead of 'eva02'",
-    ),
+    "no square": ({"image_size": (16, 32)}, "exact", r"must be \(16, 16\), but the model has .*\(16, 32\)"),
+    "another rotation": (ROTARY | {"rotary_embedding": "eva02"}, "exact", "embedding='dinov3' instead of 'eva02'"),
     "gated, DINOv2": ({"mlp": "swiglu"}, "relu", None),
     "gated, DINOv3": (ROTARY | {"mlp": "swiglu"}, "exact", "hidden_act in config.json must be 'silu'"),
     "a ratio that is not an integer": ({"mlp_width": 12}, "exact", "mlp_width must be 8 or 16 .*mlp_width=12"),
@@ -325,9 +315,6 @@ def test_official_numbers_of_a_file_from_elsewhere(tmp_path):
     assert json.loads((tmp_path / "config.json").read_text())["architecture"] == "vit_base_patch16_224"
 
 
-# What is not said beside a file
-
-
 HEADLESS_DEIT = {"classes": None, "distillation_head": False}
 
 
@@ -373,10 +360,8 @@ def test_the_publishers_pictures_decide_the_size(tmp_path):
     assert model.preprocess(np.zeros((50, 70, 3), "uint8")).shape == (1, 16, 16, 3)
     assert any("image size is 16 x 16" in oddity for oddity in keras_vit.inspect_checkpoint(path).oddities)
     stored = open_file(path)["dinov2.embeddings.position_embeddings"].read()
-    for loaded, wanted in (
-        (model, resize_table(stored, (4, 4), (2, 2), "bicubic_hf")),
-        (keras_vit.load(path, image_size=32), stored),
-    ):
+    resized = resize_table(stored, (4, 4), (2, 2), "bicubic_hf")
+    for loaded, wanted in ((model, resized), (keras_vit.load(path, image_size=32), stored)):
         np.testing.assert_array_equal(loaded.get_layer("position_embedding").get_weights()[0], wanted)
     # A ViT whose two sizes differ; the official numbers are those of the file's own size.
     config = {"model_type": "vit", "image_size": 32, "num_attention_heads": 1}
@@ -418,12 +403,7 @@ SAYS_NOTHING = {
     "CLIP": (clip(), {}, {"like": QUICK}, None),
     "CLIP of LAION": (clip(), {}, {"like": "vit_base_patch16_clip_224"}, None),
     "siglip, 378 of 384": (tower("siglip"), {"config": SIGLIP, "preprocessor": {"size": 35}}, {}, None),
-    "siglip, of another size": (
-        tower("siglip"),
-        {"config": SIGLIP, "preprocessor": {"size": 51}},
-        {},
-        "not a whole number of patches",
-    ),
+    "siglip, 51": (tower("siglip"), {"config": SIGLIP, "preprocessor": {"size": 51}}, {}, "whole number of patches"),
 }
 
 
@@ -438,11 +418,7 @@ def test_loading_warns_once_of_what_it_assumes(tmp_path, name):
     assert all(re.search(f"{path}.*{message}", str(warning.message)) for warning in caught)
 
 
-CLIPS = {
-    "timm": timm(pre_norm=True, patch_bias=False, head=24),
-    "transformers": tower("clip", projection=24),
-    "open_clip": clip(),
-}
+CLIPS = {"timm": timm(pre_norm=True, patch_bias=False, head=24), "hf": tower("clip", projection=24), "clip": clip()}
 
 
 @ASSUMED
@@ -454,12 +430,9 @@ def test_a_clip_of_unknown_activation_is_not_loaded(tmp_path, name):
     assert any("GELU of this CLIP" in oddity for oddity in keras_vit.inspect_checkpoint(path).oddities)
     for architecture, gelu in ((QUICK, "quick"), ("vit_base_patch16_clip_224", "exact")):
         assert keras_vit.load(path, like=architecture).config.gelu == gelu
-    if name == "open_clip":
+    if name == "clip":
         with pytest.raises(ValueError, match="like must be a CLIP"):
             keras_vit.load(path, like="vit_base_patch16_224")
-
-
-# Hybrids: a ResNet before the patches, from official files and from timm's
 
 
 def test_timms_weights_with_the_official_numbers(golden, tmp_path):

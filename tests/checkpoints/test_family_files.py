@@ -32,6 +32,7 @@ DINOV3 = {"rows": None, "registers": 4, "scales": GAMMA}
 
 # Who publishes it: its arrays, and the fields of the config that differ from those of a plain ViT in its names. First
 # what several of them have in common.
+BICUBIC = {"interpolation": "bicubic"}
 HEAD, SCALE, REGISTERS, AVG = {"classes": 11}, {"layer_scale": 1e-5}, {"register_tokens": 4}, {"pooling": "avg"}
 PATCHES_ONLY, NO_CLASS = {"position_embedding": "learned_patches"}, {"class_token": False}
 FC_NORM = AVG | {"final_norm": "pooled"}
@@ -39,6 +40,8 @@ ROPE3 = SCALE | REGISTERS | {"position_embedding": "none", "rotary_embedding": "
 NO_KEY, SWIGLU, NO_QKV = {"attention_bias": "no_key"}, {"mlp": "swiglu"}, {"attention_bias": "none"}
 EVA02 = NO_KEY | {"rotary_embedding": "eva02"}
 CLIP = {"pre_norm": True, "patch_bias": False, "layer_norm_epsilon": 1e-5}
+GAP4, REGISTERS_ONLY = {"cls": False, "registers": 4, "last": "fc_norm"}, NO_CLASS | REGISTERS | FC_NORM
+NORMED = {"qkv": "separate", "mlp": "unpacked_norm"}
 TIMM = {
     "augreg": (timm(head=11), HEAD),
     "in21k without head": (timm(), {}),
@@ -51,11 +54,8 @@ TIMM = {
     "DeiT-III": (timm(rows=PATCHES, scales=LS, head=11), PATCHES_ONLY | SCALE | HEAD),
     "DINOv2 giant": (timm(scales=LS, mlp="packed"), SCALE | SWIGLU),
     "DINOv2 reg4": (timm(rows=PATCHES, scales=LS, registers=4), SCALE | REGISTERS | PATCHES_ONLY),
-    "reg4_gap": (
-        timm(cls=False, rows=PATCHES, scales=LS, registers=4, last="fc_norm"),
-        NO_CLASS | REGISTERS | SCALE | FC_NORM | PATCHES_ONLY,
-    ),
-    "so150m reg4_gap": (timm(cls=False, rows=4 + PATCHES, registers=4, last="fc_norm"), NO_CLASS | REGISTERS | FC_NORM),
+    "reg4_gap": (timm(**GAP4, rows=PATCHES, scales=LS), REGISTERS_ONLY | SCALE | PATCHES_ONLY),
+    "so150m reg4_gap": (timm(**GAP4, rows=4 + PATCHES), REGISTERS_ONLY),
     "SigLIP": (timm(cls=False, pool=True), NO_CLASS | {"pooling": "map"}),
     "CLIP": (timm(pre_norm=True, patch_bias=False, head=24), CLIP | {"classes": 24}),
     "DINOv3": (timm(**DINOV3, qkv="none"), ROPE3 | NO_QKV | AVG),
@@ -70,28 +70,19 @@ TIMM = {
     ),
     "EVA giant": (timm(qkv="q_bias", last="fc_norm", head=11), NO_KEY | FC_NORM | HEAD),
     "EVA-02 S": (timm(qkv="q_bias", mlp="packed", last="fc_norm", head=11), EVA02 | SWIGLU | FC_NORM | HEAD),
-    "EVA-02 B": (
-        timm(qkv="separate", mlp="unpacked_norm", last="fc_norm", head=11),
-        EVA02 | FC_NORM | HEAD | {"mlp": "swiglu_norm"},
-    ),
+    "EVA-02 B": (timm(**NORMED, last="fc_norm", head=11), EVA02 | FC_NORM | HEAD | {"mlp": "swiglu_norm"}),
     "EVA-02-CLIP L": (
-        timm(qkv="separate", mlp="unpacked_norm", attn_norm=True, head=24),
-        EVA02 | {"attention_norm": True, "mlp": "swiglu_norm", "classes": 24},
+        timm(**NORMED, attn_norm=True, head=11),
+        EVA02 | HEAD | {"attention_norm": True, "mlp": "swiglu_norm"},
     ),
 }
 MASK, OFFSET = {"mask_token": (1, 64)}, {"interpolation": "bicubic_offset"}
-NO_REGISTERS = {"position_embedding": "learned_without_registers"}
+NO_REGISTERS = REGISTERS | {"position_embedding": "learned_without_registers"}
 FACEBOOK = {
     "DINOv2": (timm(scales=LS) | MASK, SCALE | OFFSET),
-    "DINOv2 in chunks": (
-        {name.replace("blocks.", "blocks.0."): shape for name, shape in timm(scales=LS).items()} | MASK,
-        SCALE | OFFSET,
-    ),
+    "DINOv2 parts": ({n.replace("blocks.", "blocks.0."): s for n, s in timm(scales=LS).items()} | MASK, SCALE | OFFSET),
     "DINOv2 giant": (timm(scales=LS, mlp="w12") | MASK, SCALE | SWIGLU | OFFSET),
-    "DINOv2 with registers": (
-        timm(scales=LS, registers=4, register_name="register_tokens") | MASK,
-        SCALE | REGISTERS | NO_REGISTERS,
-    ),
+    "DINOv2 registers": (timm(scales=LS, registers=4, register_name="register_tokens") | MASK, SCALE | NO_REGISTERS),
     "DINOv3": (
         timm(rows=None, registers=4, register_name="storage_tokens", scales=LS, qkv="masked", mlp="w123")
         | {"rope_embed.periods": (16,), "mask_token": (1, 64)}
@@ -131,31 +122,6 @@ def opened(path, **options):
     return contents
 
 
-@pytest.mark.parametrize("name", TIMM)
-def test_timm_by_arrays_alone(tmp_path, name):
-    shapes, expected = TIMM[name]
-    rotary = "rotary_embedding" in expected and "pos_embed" not in shapes
-    contents = opened(write(tmp_path, shapes), **({"image_size": 32} if rotary else {}))
-    if rotary:  # nothing tells the size
-        assert any("is a guess" in oddity for oddity in contents.oddities)
-        contents = opened(tmp_path, grid_size=(4, 4))
-    got, wanted = fields(contents.config, expected)
-    assert got == wanted
-    assert (contents.layout.name, contents.dialect, contents.prefix) == ("timm", "timm", "")
-    assert {array.name for array in contents.arrays.values()} == shapes.keys() and not contents.unused
-    assert any("1 attention heads are assumed" in oddity for oddity in contents.oddities)  # heads
-
-
-@pytest.mark.parametrize("name", FACEBOOK)
-def test_facebook_by_arrays_alone(tmp_path, name):
-    shapes, expected = FACEBOOK[name]
-    contents = opened(write(tmp_path, shapes), grid_size=(4, 4))
-    got, wanted = fields(contents.config, expected)
-    assert got == wanted
-    assert contents.dialect == "Facebook " + name.split()[0]
-    assert {array.name for array in contents.arrays.values()} | set(contents.unused) == shapes.keys()
-
-
 DINOV2, DIST = SCALE | {"layer_norm_epsilon": 1e-6}, {"distillation_token": True}
 HUGGING_FACE = {
     "ViT": (transformers("vit", head=11), HEAD),
@@ -175,10 +141,7 @@ HUGGING_FACE = {
         transformers("dinov2", head=11, swiglu=True) | {"dinov2.embeddings.mask_token": (1, 64)},
         DINOV2 | SWIGLU | HEAD | {"pooling": "token_avg"},
     ),
-    "DINOv2 with registers": (
-        transformers("dinov2_with_registers", registers=4),
-        DINOV2 | REGISTERS | NO_REGISTERS | {"interpolation": "bicubic"},
-    ),
+    "DINOv2 registers": (transformers("dinov2_with_registers", registers=4), DINOV2 | NO_REGISTERS | BICUBIC),
     "DINOv3": (
         transformers("dinov3_vit", registers=4, swiglu=True) | {"embeddings.mask_token": (1, 1, 64)},
         ROPE3 | NO_KEY | SWIGLU,
@@ -200,18 +163,31 @@ TOWERS = {
 }
 
 
-@pytest.mark.parametrize("name", [*HUGGING_FACE, *TOWERS])
-def test_hugging_face_by_arrays_alone(tmp_path, name):
-    shapes, expected = {**HUGGING_FACE, **TOWERS}[name]
-    contents = opened(write(tmp_path, shapes), grid_size=(4, 4))
-    expected = {"layer_norm_epsilon": 1e-12, "interpolation": "bicubic_hf", **expected}
+LIBRARIES = {"timm": TIMM, "Facebook": FACEBOOK, "transformers": HUGGING_FACE | TOWERS}
+
+
+@pytest.mark.parametrize(("library", "name"), [(library, name) for library in LIBRARIES for name in LIBRARIES[library]])
+def test_by_arrays_alone(tmp_path, library, name):
+    shapes, expected = LIBRARIES[library][name]
+    path, options = write(tmp_path, shapes), {} if library == "timm" else {"grid_size": (4, 4)}
+    if library == "timm" and "rotary_embedding" in expected and "pos_embed" not in shapes:  # nothing tells the size
+        assert any("is a guess" in oddity for oddity in opened(path, image_size=32).oddities)
+        options = {"grid_size": (4, 4)}
+    if library == "transformers":
+        expected = {"layer_norm_epsilon": 1e-12, "interpolation": "bicubic_hf", **expected}
+    contents = opened(path, **options)
     got, wanted = fields(contents.config, expected)
     assert got == wanted
-    assert (
-        contents.layout.name == "huggingface" and f"transformers {5 if name.endswith('5') else 4}" in contents.dialect
-    )
     assert {array.name for array in contents.arrays.values()} | set(contents.unused) == shapes.keys()
-    assert any("without config.json" in oddity for oddity in contents.oddities)
+    version = 5 if name.endswith("5") else 4
+    words = {"timm": "timm", "Facebook": f"Facebook {name.split()[0]}", "transformers": f"transformers {version}"}
+    assert words[library] in contents.dialect
+    assert contents.layout.name == ("huggingface" if library == "transformers" else "timm")
+    if library == "timm":
+        assert not contents.unused and contents.prefix == ""
+    if library != "Facebook":
+        missing = "without config.json" if library == "transformers" else "1 attention heads are assumed"
+        assert any(missing in oddity for oddity in contents.oddities)
 
 
 def test_heads_and_blocks_beside_their_module(tmp_path):
@@ -303,6 +279,7 @@ def test_of_several_models_the_one_that_is_published(tmp_path):
 
 
 B = "blocks.0."
+STAGES = "patch_embed.backbone.stages"
 REFUSED = {
     "BEiT": (timm() | {f"{B}attn.relative_position_bias_table": (10, 1)}, "relative_position_bias_table"),
     "relative positions": (timm() | {f"{B}attn.rel_pos.mlp.fc1.weight": (8, 2)}, "rel_pos.mlp.fc1.weight"),
@@ -311,14 +288,8 @@ REFUSED = {
     "norms of queries and keys": (timm() | norm(f"{B}attn.q_norm"), "q_norm"),
     "NaFlex": (timm() | linear("embeds.proj", 64, 64), "only naflexvit_.*_siglip is supported"),
     "another network before it": (timm() | {"patch_embed.backbone.0.conv.weight": (8, 3, 7, 7)}, r"backbone.0.conv"),
-    "stages without end": (
-        timm() | {"patch_embed.backbone.stages.9.blocks.0.conv1.weight": (8, 8, 1, 1)},
-        "at most 4 stages, but the file has 10",
-    ),
-    "units without end": (
-        timm() | {"patch_embed.backbone.stages.0.blocks.99999999.conv1.weight": (8, 8, 1, 1)},
-        "the file has 100,000,000",
-    ),
+    "stages without end": (timm() | {f"{STAGES}.9.blocks.0.conv1.weight": (8, 8, 1, 1)}, "at most 4 stages"),
+    "units without end": (timm() | {f"{STAGES}.0.blocks.99999999.conv1.weight": (8, 8, 1, 1)}, "has 100,000,000"),
     "rpn": (timm(cls=False, qkv="none", last="fc_norm"), "vit_.*_rpn"),
     "Naver's rotary embedding": (timm(rows=None), r"vit_\*_rope"),
     "EVA-02-E": (timm(qkv="q_bias", width=1792, depth=1), "EVA-02-E"),
@@ -330,17 +301,11 @@ REFUSED = {
         {"embeds.proj.weight": (), "embeds.pos_embed": (1, 4, 4, 64), "attn_pool.latent": (1, 1, 64)},
         r"must have 2 axes, but its shape is \(\)",
     ),
-    "a block that stands there twice": (
-        timm() | {"blocks.0.0.norm1.weight": (64,)},
-        "differ only in the number of a chunk",
-    ),
-    "a head that stands there twice": (
-        transformers("vit", head=11) | {"vit.classifier.weight": (11, 64)},
-        "twice, with the prefix 'vit.' and without",
-    ),
-    "patches of no square": (
-        tower("siglip") | {"vision_model.embeddings.patch_embedding.weight": (64, 190)},
-        "a square of three channels, but 190 values",
+    "a block twice": (timm() | {"blocks.0.0.norm1.weight": (64,)}, "differ only in the number of a chunk"),
+    "a head twice": (transformers("vit", head=11) | {"vit.classifier.weight": (11, 64)}, "prefix 'vit.' and without"),
+    "no square": (
+        tower("siglip", prefix="") | {"embeddings.patch_embedding.weight": (64, 190)},
+        "three channels, but 190 values",
     ),
     "foreign tower": (tower("clip") | {"language_model.embed.weight": (8, 8)}, "language_model.embed.weight"),
     "Hugging Face with more": (transformers("vit") | {"vit.embeddings.rel": (8,)}, "vit.embeddings.rel"),

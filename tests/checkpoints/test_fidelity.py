@@ -188,9 +188,7 @@ def cross_entropy(labels):
     return lambda logits: -ops.mean(ops.sum(ops.convert_to_tensor(labels) * ops.log_softmax(logits), axis=-1))
 
 
-@pytest.mark.parametrize(
-    ("name", "remat"), [("grad_token_rep", False), ("grad_token_rep", True), ("grad_hybrid", False)]
-)
+@pytest.mark.parametrize("name, remat", [("grad_token_rep", False), ("grad_token_rep", True), ("grad_hybrid", False)])
 def test_gradients(golden, name, remat, record_property):
     case = golden(name)
     model = load(case, remat=remat)

@@ -23,7 +23,6 @@ pytestmark = [pytest.mark.once, pytest.mark.filterwarnings("ignore:The layout .*
 
 
 def weights(value):
-    """A file of weights, as bytes."""
     return safetensors.numpy.save({"w": np.full(5000, value, "float32")})
 
 
@@ -67,9 +66,10 @@ hf://a/b/c\\d hf://a/b@../x hf://a/b@%2e%2e hf://a/b?x=1 hf://a/b#c hf://ä/b hf
 """
 
 
-@pytest.mark.parametrize(
-    "text", [*NO_ADDRESSES.split(), "hf://a b/c", "hf://a/b\n", "hf://a/b/\x1b[2J", f"hf://a/{'b' * 97}"]
-)
+ODD = ["hf://a b/c", "hf://a/b\n", "hf://a/b/\x1b[2J", f"hf://a/{'b' * 97}"]
+
+
+@pytest.mark.parametrize("text", [*NO_ADDRESSES.split(), *ODD])
 def test_what_is_no_address(text):
     with pytest.raises(ValueError, match="address of the Hub must be hf://owner/name") as error:
         find_checkpoint(text)
@@ -152,9 +152,7 @@ def test_a_file_in_parts(hub, capsys):
     hub.down = False
     for bad in (b"{}", b"{", b'{"weight_map": {"w": "../../x"}}'):
         repository.files["model.safetensors.index.json"] = bad
-        with pytest.raises(
-            DownloadError, match="must be an index|must have file names|is damaged|must be a JSON object"
-        ):
+        with pytest.raises(DownloadError, match="must be an index|must have file names|damaged|must be a JSON"):
             find_checkpoint("hf://me/large")
 
 
@@ -184,7 +182,6 @@ REFUSALS = {
 
 @pytest.mark.parametrize("case", REFUSALS)
 def test_refusals(hub, case):
-    """In the words of the library; nothing was fetched, so that nothing can be taken from the cache."""
     repository, message = REFUSALS[case]
     hub.repositories |= {"me/other": repository} if repository else {}
     with pytest.raises(DownloadError, match=f"hf://me/other could not be fetched: .*{message}") as error:
@@ -208,7 +205,6 @@ def test_offline(hub, repository, monkeypatch, switch):
 
 @pytest.mark.parametrize("status", [403, 503])
 def test_a_hub_that_gives_no_answer(hub, repository, status, monkeypatch):
-    """Whatever the reason, it is said, and what is in the cache is used."""
     path = find_checkpoint("hf://me/model")
     repository.api_error = (status, "")
     with pytest.warns(UserWarning, match=f"hf://me/model: .*{status}.*The cached copy is used"):
@@ -308,9 +304,7 @@ def test_a_recommended_repository(hub, monkeypatch, tmp_path):
     ):
         for down, reason in ((False, "Repository Not Found"), (True, "503 Service Unavailable")):
             hub.down = down
-            with pytest.raises(
-                DownloadError, match=f"hf://[a-z]+/[a-z0-9_.-]+ could not be fetched: .*{reason}"
-            ) as error:
+            with pytest.raises(DownloadError, match=f"hf://[a-z]+/[a-z0-9_.-]+ could not be .*{reason}") as error:
                 ask()
             printed = "".join(traceback.format_exception(error.value))
             assert "During handling" not in printed and "direct cause" not in printed
@@ -333,12 +327,8 @@ def test_equal_weights_are_of_published_files():
         assert [str(parse_hub_address(f"hf://{r}")) for r in found] == [f"hf://{r}" for r in found]
 
 
-# Publishing
-
-
 @pytest.fixture(scope="module")
 def model():
-    """A small model with names for its classes."""
     sizes = dict(image_size=(16, 24), patch_size=8, width=8, depth=1, heads=2, mlp_width=16, classes=3)
     model = keras_vit.VisionTransformer(keras_vit.ViTConfig(**sizes, class_names=("cat", "dog", "ünicorn")))
     head = model.get_layer("head")

@@ -46,9 +46,7 @@ def pictures():
 def largest_difference(pipeline, theirs):
     """In grey levels, of what the model takes, times its deviation."""
     scale = 255 * np.asarray(pipeline.std)
-    return max(
-        float(np.abs((pipeline(picture)[0] - theirs(Image.fromarray(picture))) * scale).max()) for picture in pictures()
-    )
+    return max(float(np.abs((pipeline(one)[0] - theirs(Image.fromarray(one))) * scale).max()) for one in pictures())
 
 
 @pytest.mark.parametrize("backend", ["pil", "torchvision"])

@@ -29,18 +29,13 @@ CLIP = {"mean": (0.48145466, 0.4578275, 0.40821073), "std": (0.26862954, 0.26130
 HALF = {"mean": (0.5,) * 3, "std": (0.5,) * 3}
 SQUARE = {"size": {"height": 32, "width": 32}}
 CROP = {"size": {"shortest_edge": 36}, "crop_size": {"height": 32, "width": 32}}
-CROPPED = {"resize": "shortest", "crop_ratio": 32 / 36, "crop_rounding": "floor"}
+CROPPED = {"resize": "shortest", "crop_ratio": 32 / 36, "crop_rounding": "floor", "filter": "bicubic"}
 MEANS = {f"image_{key}": IMAGENET[key] for key in IMAGENET}
 # Of transformers: module, class and arguments; then how a model of this package says the same.
 TRANSFORMERS = {
     "ViT": ("vit", "ViTImageProcessor", SQUARE, {**HALF, "filter": "bilinear_pillow"}),
-    "CLIP": ("clip", "CLIPImageProcessor", CROP, {**CLIP, **CROPPED, "filter": "bicubic"}),
-    "DINOv2": (
-        "bit",
-        "BitImageProcessor",
-        {**CROP, **MEANS, "resample": 3},
-        {**IMAGENET, **CROPPED, "filter": "bicubic"},
-    ),
+    "CLIP": ("clip", "CLIPImageProcessor", CROP, {**CLIP, **CROPPED}),
+    "DINOv2": ("bit", "BitImageProcessor", {**CROP, **MEANS, "resample": 3}, {**IMAGENET, **CROPPED}),
     "SigLIP": ("siglip", "SiglipImageProcessor", {**SQUARE, "resample": 3}, {**HALF, "filter": "bicubic"}),
 }
 OURS = {name: row[3] for name, row in TRANSFORMERS.items()} | {
@@ -57,7 +52,6 @@ LATE = {("open_clip", "CMYK"): 2, ("open_clip", "alpha"): 7, ("open_clip", "16 b
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """The six pictures."""
     return save_pictures(tmp_path_factory.mktemp("pictures"))
 
 

@@ -10,6 +10,7 @@ import keras_vit
 from keras_vit.layers import resize_table, sincos2d
 from keras_vit.models import weights_by_path
 from tests.compute import forward
+from tests.small_models import small_vit_config, values_of
 from tests.tolerances import ENCODED, LOGITS, SAME_FUNCTION
 
 # Our name of the method: the reference's name, with and without a class token.
@@ -70,15 +71,6 @@ def test_against_the_originals(golden, method, where):
     assert seen >= (10 if where == "numpy" else 2) and (rectangles >= 2) == (method == "bicubic")
 
 
-@pytest.mark.nightly_elsewhere
-@pytest.mark.parametrize("method", REFERENCES)
-def test_the_same_size_changes_nothing(method):
-    table = np.random.default_rng(0).normal(size=(1, 1 + 35, 4)).astype("f4")
-    np.testing.assert_array_equal(resize_table(table, (5, 7), (5, 7), method), table)
-    tensor = resize_table(keras.ops.convert_to_tensor(table), (5, 7), (5, 7), method, keras.ops)
-    np.testing.assert_array_equal(keras.ops.convert_to_numpy(tensor), table)
-
-
 FINETUNE = {"up": 56, "down": 16, "same": 32, "keep_rep": 48}
 
 
@@ -88,9 +80,7 @@ def test_loading_for_fine_tuning(golden, name):
     """The original `load_pretrained`: another size, another head, without the pre-logits or with them."""
     case = golden("finetune_load")
     reference = {k.removeprefix(f"{name}/"): v for k, v in case.ref.items() if k.startswith(f"{name}/")}
-    model = keras_vit.from_checkpoint(
-        case.path, image_size=FINETUNE[name], classes=5, pre_logits=True if name == "keep_rep" else None
-    )
+    model = keras_vit.load(case.path, image_size=FINETUNE[name], classes=5, pre_logits=name == "keep_rep" or None)
     assert (model.config.representation_size is not None) == (name == "keep_rep")
     weights = weights_by_path(model)
     table = keras.ops.convert_to_numpy(weights["position_embedding/table"])
@@ -106,13 +96,11 @@ def test_loading_for_fine_tuning(golden, name):
         np.testing.assert_allclose(got[result], reference[result], rtol=0, atol=tolerance)
 
 
-def assert_same_weights(model, other, but=()):
-    got, wanted = weights_by_path(model), weights_by_path(other)
-    assert got.keys() - set(but) <= wanted.keys()
-    for path in got.keys() - set(but):
-        np.testing.assert_array_equal(
-            keras.ops.convert_to_numpy(got[path]), keras.ops.convert_to_numpy(wanted[path]), err_msg=path
-        )
+def assert_same_weights(model, other):
+    got, wanted = values_of(model), values_of(other)
+    assert got.keys() <= wanted.keys()
+    for path in got:
+        np.testing.assert_array_equal(got[path], wanted[path], err_msg=path)
 
 
 @pytest.mark.parametrize("method", ["official", "bicubic", "bilinear"])
@@ -152,9 +140,7 @@ def test_dynamic_is_the_model_of_that_size(golden, dynamic):
 
 def test_dynamic_trains_at_mixed_sizes():
     rng = np.random.default_rng(0)
-    config = keras_vit.ViTConfig(
-        image_size=32, patch_size=8, width=16, depth=1, heads=2, mlp_width=24, classes=3, dynamic=True
-    )
+    config = small_vit_config(image_size=32, patch_size=8, width=16, depth=1, dynamic=True)
     dynamic = keras_vit.VisionTransformer(config)
     dynamic.get_layer("head").set_weights([rng.normal(size=(16, 3)), np.zeros(3)])
     before = keras.ops.convert_to_numpy(weights_by_path(dynamic)["position_embedding/table"])
@@ -178,11 +164,7 @@ def test_dynamic_trains_at_mixed_sizes():
     assert last < first
 
 
-POOLED = {
-    None: lambda encoded: encoded,
-    "token": lambda encoded: encoded[:, 0],
-    "avg": lambda encoded: encoded[:, 1:].mean(axis=1),
-}
+POOLED = {None: lambda x: x, "token": lambda x: x[:, 0], "avg": lambda x: x[:, 1:].mean(axis=1)}
 
 
 @pytest.mark.parametrize("pooling", POOLED)

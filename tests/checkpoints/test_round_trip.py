@@ -10,13 +10,14 @@ import keras_vit
 from keras_vit import ViTConfig
 from keras_vit.checkpoints import save_model
 from keras_vit.text import save_image_text
-from tests.checkpoints.npz_files import STORED, as_bfloat16, assert_same_bits, read
+from tests.checkpoints.npz_files import STORED, as_bfloat16, assert_same_bits, read, save
+from tests.compute import forward
+from tests.tolerances import ENCODED
 
 pytestmark = pytest.mark.once
 
 
 def round_trip(path, folder, **options):
-    """The model of a file, and the arrays that come of it."""
     model = keras_vit.from_checkpoint(path, **options)
     keras_vit.to_checkpoint(model, folder / "back.npz")
     return model, read(folder / "back.npz")
@@ -28,35 +29,43 @@ def test_other_dialects_come_back_in_published_names(golden, tmp_path, name):
     assert_same_bits(back, read(golden("mini_token").path))
 
 
-# What stands before the model's arrays, and beside them: the state of an optimizer, a second tower, copies.
-BESIDE = {
-    "": ("opt/state/param_states/head/bias/grad_ema", "extra/accum_train_time", "step"),
-    "params/": ("opt/0/mu/head/bias", "step"),
-    "opt/target/": ("opt/state/param_states/head/bias/grad_ema", "opt/state/step"),
-    "target/": ("state/step",),
-    "params/img/": ("params/txt/Encoder_0/encoderblock_0/LayerNorm_0/scale", "params/t"),
-    "img/": ("txt/Encoder_0/encoderblock_0/LayerNorm_0/scale", "t"),
-    "foo/bar/": ("foo/baz",),
+# What stands before the model's arrays.
+PREFIXES = {
+    "mini_token": ["", "params/", "opt/target/", "target/", "params/img/", "img/", "foo/bar/"],
+    **{"alt_linen": ["params/"], "bit_mini_tf": ["", "params/"], "bit_mini_bv": ["", "params/", "params/img/"]},
+    **{"bv_map": ["", "params/", "opt/target/", "params/img/", "img/", "foo/bar/"], "bv_scan_map": ["params/img/"]},
 }
+LAYOUTS = {"bit_mini_tf": "bit_tf", "bit_mini_bv": "bit_bv", "bv_map": "big_vision", "bv_scan_map": "big_vision"}
 
 
-@pytest.mark.parametrize(("prefix", "linen"), [*((p, False) for p in BESIDE), ("params/", True)])
-def test_prefixes(golden, tmp_path, prefix, linen):
-    published = read(golden("mini_token").path)
-    arrays = read(golden("alt_linen").path) if linen else published
-    beside = {name: np.full((8, 4), 7, "f4") for name in BESIDE[prefix]}
-    if prefix == "params/":  # the trained weights win over copies
-        beside |= {f"ema/{name}": values + 1 for name, values in arrays.items()}
-    path = tmp_path / "file.npz"
-    np.savez(path, **{f"{prefix}{name}": values for name, values in arrays.items()}, **beside)
-
+@pytest.mark.parametrize(("name", "prefix"), [(name, prefix) for name in PREFIXES for prefix in PREFIXES[name]])
+def test_prefixes_and_what_stands_beside(golden, tmp_path, name, prefix):
+    """The state of an optimizer, a second tower, copies of the trained weights: none of them is read."""
+    case, layout, top = golden(name), LAYOUTS.get(name, "vit_jax"), prefix.removesuffix("img/")
+    wanted = read(golden("mini_token" if name == "alt_linen" else name).path, "params/")
+    arrays = read(case.path, "params/")
+    if layout == "big_vision":  # SigLIP's image tower has no head
+        arrays = wanted = {n: values for n, values in arrays.items() if not n.startswith("head/")}
+    beside = {n: np.full((8, 4), 7, "f4") for n in ("opt/state/param_states/head/bias/grad_ema", "step")}
+    if prefix.endswith("img/"):
+        names = ("txt/Encoder_0/encoderblock_0/LayerNorm_0/scale", "txt/head/kernel", "t")
+        beside = {f"{top}{n}": np.ones((1, 4, 8), "f4") for n in names}
+    elif prefix == "params/":
+        beside |= {f"ema/{n}": values + 1 for n, values in arrays.items()}
+    if prefix.endswith("img/") and layout == "bit_bv":  # today's vectors
+        arrays = {n: values.reshape(-1) if "/gn" in n else values for n, values in arrays.items()}
+    path = save(tmp_path / "file.npz", arrays, prefix, **beside)
     info = keras_vit.inspect_checkpoint(path)
-    assert (info.layout, info.prefix, info.dialect) == ("vit_jax", prefix, "Linen" if linen else "published")
-    assert info.parameters == golden("mini_token").meta["n_params"]
+    assert (info.layout, info.prefix) == (layout, prefix)
     assert any(f"{len(beside)} arrays are not part of the model" in oddity for oddity in info.oddities)
-
-    _, back = round_trip(path, tmp_path)
-    assert_same_bits(back, published)
+    model = keras_vit.load(path)
+    keras_vit.to_checkpoint(model, tmp_path / "back.npz", layout=layout, stack=name == "bv_scan_map")
+    assert_same_bits(read(tmp_path / "back.npz"), wanted)
+    if layout == "big_vision":  # the embedding of an image is what the head would have been applied to
+        np.testing.assert_allclose(forward(model, case.ref["images"]), case.ref["head_input"], rtol=0, atol=ENCODED)
+    elif layout == "vit_jax":
+        assert info.dialect == ("Linen" if name == "alt_linen" else "published")
+        assert info.parameters == golden("mini_token").meta["n_params"]
 
 
 @pytest.mark.parametrize("how", STORED)

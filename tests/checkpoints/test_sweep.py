@@ -84,8 +84,6 @@ def agrees_or_is_refused(check, refused, *arguments):
         check(*arguments)
 
 
-# timm
-
 # The architectures that differ from each other in more than width, depth and the size of pictures, with their sizes.
 TIMM = """
     vit_tiny_patch16_224 vit_tiny_patch16_384 vit_small_patch32_224 vit_small_patch16_384 vit_small_patch8_224
@@ -266,8 +264,6 @@ def test_headless_models_of_timm(name, tmp_path):
     pytest.importorskip("timm")
     check_against_timm(name, tmp_path, 0)
 
-
-# transformers
 
 SMALL = {"hidden_size": 96, "num_hidden_layers": 2, "num_attention_heads": 3, "intermediate_size": 192}
 CLASSES = {"num_labels": 7}

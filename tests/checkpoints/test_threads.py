@@ -4,13 +4,12 @@ import asyncio
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
-import keras
 import numpy as np
 import pytest
 
 import keras_vit
 from keras_vit.layers import skip_initialization
-from keras_vit.models import weights_by_path
+from tests.small_models import values_of
 
 CONFIG = keras_vit.ViTConfig(image_size=16, patch_size=8, width=64, depth=1, heads=2, mlp_width=128, classes=3)
 
@@ -24,13 +23,8 @@ def often():
     sys.setswitchinterval(interval)
 
 
-def values(model):
-    return {path: np.asarray(keras.ops.convert_to_numpy(w.value)) for path, w in weights_by_path(model).items()}
-
-
 def assert_initialized(model):
-    """Weights as a new model has them."""
-    weights = values(model)
+    weights = values_of(model)
     assert all(np.isfinite(value).all() for value in weights.values())
     for path, value in weights.items():
         if path.endswith("gamma"):
@@ -66,12 +60,12 @@ def test_a_context_is_no_other_tasks_business():
 def test_models_loaded_in_four_threads(golden, often):
     """Each model is right, and new ones are initialized: what leaves that out is not an other thread's business."""
     path = golden("mini_token").path
-    wanted = values(keras_vit.from_checkpoint(path))
+    wanted = values_of(keras_vit.from_checkpoint(path))
     with ThreadPoolExecutor(4) as pool:
         loads = [pool.submit(keras_vit.from_checkpoint, path) for _ in range(8)]
         news = [pool.submit(keras_vit.VisionTransformer, CONFIG) for _ in range(2)]
     for load in loads:
-        got = values(load.result())
+        got = values_of(load.result())
         assert got.keys() == wanted.keys()
         for name, value in got.items():
             np.testing.assert_array_equal(value, wanted[name], name)

@@ -12,6 +12,7 @@ import zipfile
 
 import numpy as np
 import pytest
+import torch
 
 from keras_vit.checkpoints import torch_file
 from keras_vit.checkpoints.files import open_file
@@ -71,7 +72,6 @@ def archive(value, storages=None, compression=zipfile.ZIP_STORED, root="archive"
 
 
 def older(value, keys=("0",), storages=((12, FLOATS),), magic=0x1950A86A20F9469CFC6C, version=1001, little=b"\x88"):
-    """A file in the older form."""
     system = dictionary(protocol_version=number(1001), little_endian=little)
     pickles = (number(magic), number(version), system, value, b"](" + b"".join(map(text, keys)) + b"e")
     data = b"".join(struct.pack("<q", count) + data for count, data in storages)
@@ -80,7 +80,6 @@ def older(value, keys=("0",), storages=((12, FLOATS),), magic=0x1950A86A20F9469C
 
 @pytest.fixture
 def file(tmp_path):
-    """A function that writes bytes to a file."""
     path = tmp_path / "model.pth"
     return lambda data: path.write_bytes(data) and path
 
@@ -107,7 +106,6 @@ def test_what_does_no_harm(file, case):
 
 def test_torchscript(tmp_path):
     """Weights of modules in each other, such as OpenAI's CLIP; the code beside them is not looked at."""
-    torch = pytest.importorskip("torch")
     module = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Sequential(torch.nn.LayerNorm(4))).half()
     module.register_buffer("size", torch.tensor(7))
     path = tmp_path / "model.pt"
@@ -163,7 +161,6 @@ def test_containers(file, value, container, outside):
 @pytest.mark.parametrize("zipped", [True, False])
 def test_files_of_torch(tmp_path, zipped):
     """What PyTorch itself writes: a module's state, views, all types, a training state's settings."""
-    torch = pytest.importorskip("torch")
     module = torch.nn.Sequential(torch.nn.Linear(5, 3), torch.nn.BatchNorm1d(3)).to(torch.float32)
     fused = torch.arange(24.0).reshape(6, 4)
     state = module.state_dict()
@@ -192,7 +189,6 @@ def test_files_of_torch(tmp_path, zipped):
 
 
 def test_a_file_of_torch_without_checksums(tmp_path):
-    torch = pytest.importorskip("torch")
     torch.serialization.set_crc32_options(False)
     try:
         torch.save({"w": torch.arange(6)}, tmp_path / "model.pth")
@@ -225,10 +221,7 @@ HOSTILE = {
     "two dicts": (archive(dictionary(one=GOOD, two=GOOD)), "must hold tensors by name.* it has: one, two"),
     "a number": (archive(number(3)), "it has: a int"),
     "a list": (archive(b"](" + tensor() + b"e"), "it has: a list"),
-    "names alike": (
-        archive(MODULE + dictionary(**{"a.b": tensor(), "a": MODULE + B + b"b"}) + b"b"),
-        "has two arrays of one name",
-    ),
+    "names alike": (archive(MODULE + dictionary(**{"a.b": tensor(), "a": MODULE + B + b"b"}) + b"b"), "two arrays"),
     # Code.
     "os.system": (archive(CALL % (b"os", b"system")), "needs the class or function os.system, which is not imported"),
     "a name with escapes": (archive(b"c\x1b[2J\nx\n"), r"function \\x1b\[2J.x"),
@@ -255,10 +248,7 @@ HOSTILE = {
     "33 axes": (archive(dictionary(w=tensor((1,) * 33, (1,) * 33))), "has an invalid shape"),
     # Storages that are not what they should be.
     "no storage": (archive(GOOD, {}), "a storage that the file does not have"),
-    "another type": (
-        archive(dictionary(w=tensor(of=storage(kind="torch\nHalfStorage")))),
-        "of float16 in the storage 0, which has 48 b",
-    ),
+    "other type": (archive(dictionary(w=tensor(of=storage(kind="torch\nHalfStorage")))), "of float16 in the storage 0"),
     "a view": (archive(dictionary(w=tensor(of=storage("0", 12, "torch\nFloatStorage", b"K\x01")))), "a view"),
     # Damage: the list at an archive's end against the members themselves, and more.
     "members of other names": (ARCHIVE[:LIST] + ARCHIVE[LIST:].replace(b"data/0", b"data/1"), "cannot be read as a fi"),

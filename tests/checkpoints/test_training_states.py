@@ -5,6 +5,7 @@ import warnings
 
 import numpy as np
 import pytest
+import torch
 
 import keras_vit
 from keras_vit.checkpoints import inspect_checkpoint, open_checkpoint
@@ -65,10 +66,8 @@ def test_a_head_that_is_not_known_is_an_error(case, tmp_path):
 
 
 def test_the_heads_of_self_distillation_are_no_classes(tmp_path):
-    shapes = (
-        moved("teacher.backbone.", timm()) | linear("teacher.head.mlp.0", 8, WIDTH) | linear("head.mlp.0", 8, WIDTH)
-    )
-    assert keras_vit.load(write(tmp_path, shapes)).config.classes is None
+    both = moved("teacher.backbone.", timm()) | linear("teacher.head.mlp.0", 8, WIDTH) | linear("head.mlp.0", 8, WIDTH)
+    assert keras_vit.load(write(tmp_path, both)).config.classes is None
 
 
 # Arrays that count, beside the model or in it.
@@ -103,10 +102,8 @@ def test_the_projection_after_a_tower_of_timms(tmp_path):
         said = {"model_cfg": {"vision_cfg": vision}, "preprocess_cfg": {"resize_mode": "squash"}}
         path = write(tmp_path / str(i), shapes | {"logit_scale": ()}, open_clip=said)
         model = keras_vit.load(path)
-        assert (model.config.projection, model.config.projection_bias) == (24, bias) and model.output_shape == (
-            None,
-            24,
-        )
+        assert (model.config.projection, model.config.projection_bias) == (24, bias)
+        assert model.output_shape == (None, 24)
         keras_vit.to_checkpoint(model, tmp_path / f"{i}_timm", "timm")
         assert keras_vit.load(tmp_path / f"{i}_timm").config.projection == 24
 
@@ -121,7 +118,6 @@ torch_states = {
 
 @pytest.mark.parametrize("case", torch_states)
 def test_a_tensor_at_the_top_of_a_training_state(case, tmp_path):
-    torch = pytest.importorskip("torch")
     weights = {name: torch.zeros(shape) for name, shape in timm(head=3).items()}
     torch.save(torch_states[case](weights, torch.tensor(0.5)), tmp_path / "last.pt")
     assert open_checkpoint(tmp_path / "last.pt").config.classes == 3
@@ -129,7 +125,6 @@ def test_a_tensor_at_the_top_of_a_training_state(case, tmp_path):
 
 def averages_in(folder, form, key):
     """A file with raw weights of 2 and averages of 1."""
-    torch = pytest.importorskip("torch")
     raw, averages = ({name: torch.full(shape, x) for name, shape in timm(head=3).items()} for x in (2.0, 1.0))
     if form == "pt":
         torch.save({"model": raw, key: averages, "epoch": 3}, folder / f"{key}.pt")
@@ -172,7 +167,6 @@ def test_a_state_is_a_name_of_a_file_that_has_it(golden, tmp_path):
 
 
 def test_shards_of_pytorch(tmp_path):
-    torch = pytest.importorskip("torch")
     weights = {name: torch.randn(shape) for name, shape in timm(head=3).items()}
     names = sorted(weights)
     parts = {"pytorch_model-00001-of-00002.bin": names[::2], "pytorch_model-00002-of-00002.bin": names[1::2]}
@@ -181,9 +175,7 @@ def test_shards_of_pytorch(tmp_path):
     where = {name: file for file, inside in parts.items() for name in inside}
     (tmp_path / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": where}))
     model = keras_vit.load(tmp_path)
-    np.testing.assert_array_equal(
-        np.asarray(model.get_layer("head").get_weights()[0]), weights["head.weight"].numpy().T
-    )
+    np.testing.assert_array_equal(model.get_layer("head").get_weights()[0], weights["head.weight"].numpy().T)
 
 
 def test_files_that_are_named_for_what_they_are(tmp_path):

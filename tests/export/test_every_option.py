@@ -44,7 +44,6 @@ def models():
 
 
 def outcome(model, path, monkeypatch, options):
-    """What is reported, and what the file would hold."""
     fake_export(monkeypatch)
     report = export(model, path, overwrite=True, **options)
     facts = dataclasses.asdict(report)

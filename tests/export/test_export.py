@@ -38,10 +38,10 @@ FROM_ELSEWHERE = {"tensorflow": "stablehlo", "jax": "torch", "torch": "onnx"}[HE
 NIGHTLY = () if HERE == "torch" else pytest.mark.nightly
 
 
-@pytest.fixture(
-    scope="module",
-    params=[*(n for n in CASES if FORMATS[n].backend == HERE), pytest.param(FROM_ELSEWHERE, marks=NIGHTLY)],
-)
+WRITTEN = [*(n for n in CASES if FORMATS[n].backend == HERE), pytest.param(FROM_ELSEWHERE, marks=NIGHTLY)]
+
+
+@pytest.fixture(scope="module", params=WRITTEN)
 def exported(request, tmp_path_factory):
     skip_without(request.param)
     config, options = CASES[request.param]
@@ -96,10 +96,7 @@ def test_weights_are_stored_once(exported):
             parts = ("/data/weights/weight", "/data/constants/tensor")
             stored = sum(i.file_size for i in archive.infolist() if any(part in i.filename for part in parts))
     else:
-        files = {
-            "saved_model": path / "variables" / "variables.data-00000-of-00001",
-            "openvino": path.with_suffix(".bin"),
-        }
+        files = {"saved_model": path / "variables/variables.data-00000-of-00001", "openvino": path.with_suffix(".bin")}
         stored = files.get(row.name, path).stat().st_size
     # The graph of so small a model is larger than its weights; a copy of those would hardly be seen.
     assert weights <= stored < (1.5 * weights if row.name in ("torch", "saved_model", "openvino") else weights + 80_000)

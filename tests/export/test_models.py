@@ -79,8 +79,9 @@ def test_the_source_of_a_model(monkeypatch, tmp_path):
     report = export("glyphs", tmp_path / "glyphs.onnx")
     assert report.output == "logits" and fake_export.job.metadata["source"] == "glyphs"
     shared_model(CONFIG.replace(class_names=NAMES)).save(tmp_path / "model.keras")
-    export(tmp_path / "model.keras", tmp_path / "model.onnx")
-    assert fake_export.job.metadata["class_names"] == NAMES
+    for given, stored in ((None, NAMES), ([*"abcde"], [*"abcde"])):
+        export(tmp_path / "model.keras", tmp_path / "model.onnx", class_names=given, overwrite=True)
+        assert fake_export.job.metadata["class_names"] == stored
     with pytest.raises(FileNotFoundError, match="nothing"):
         export(tmp_path / "nothing.npz", tmp_path / "nothing.onnx")
 

@@ -19,8 +19,10 @@ from keras_vit.export.served_model import (
     serve,
     served_model,
 )
-from tests.export.tiny import BIT, CONFIG, HYBRID, NAMES, fake_export, images_for, new_model, pixels_for, shared_model
+from tests.export.tiny import BIT, CONFIG, HYBRID, fake_export, images_for, new_model, pixels_for, shared_model
 from tests.tolerances import SAME_FUNCTION
+
+pytestmark = pytest.mark.once
 
 
 def normalised(pixels):
@@ -31,6 +33,7 @@ def answers_to_pixels(model, pixels):
     return model.predict(normalised(pixels), verbose=0)
 
 
+@pytest.mark.each_backend
 @pytest.mark.parametrize("config", [CONFIG, HYBRID, BIT], ids=["vit", "hybrid", "bit"])
 def test_the_written_model_computes_the_same(config):
     """bfloat16, things for training, a ResNet: what is written is float32, lean, and says the same."""
@@ -51,6 +54,7 @@ def test_the_written_model_computes_the_same(config):
     assert served.config.folded if isinstance(config, BiTConfig) else served.config.stem_folded
 
 
+@pytest.mark.each_backend
 def test_adapters_are_merged():
     model = new_model()
     query = model.get_layer("block_0").attention.query
@@ -74,7 +78,6 @@ SIGNATURES = [
 ]
 
 
-@pytest.mark.once
 def test_signatures():
     for changes, options, shape, dtype, value_range, output in SIGNATURES:
         signature = Signature.of(shared_model(CONFIG.replace(**changes)), **options)
@@ -82,7 +85,6 @@ def test_signatures():
         assert (signature.value_range, signature.outputs, signature.steps) == (value_range, (output,), (4, 4))
 
 
-@pytest.mark.once
 def test_images_labels_and_accuracy(monkeypatch, tmp_path):
     model, pixels = shared_model(), pixels_for(CONFIG, 9)
     labels = answers_to_pixels(model, pixels).argmax(-1)
@@ -103,15 +105,6 @@ def test_images_labels_and_accuracy(monkeypatch, tmp_path):
     assert json.dumps(fake_export.job.signature.shape) == "[2, 8, 12, 3]"
 
 
-@pytest.mark.once
-def test_class_names_travel_with_the_model(monkeypatch, tmp_path):
-    fake_export(monkeypatch)
-    named = shared_model(CONFIG.replace(class_names=NAMES))
-    for model, given, stored in ((named, None, NAMES), (named, [*"abcde"], [*"abcde"]), (shared_model(), None, None)):
-        export(model, tmp_path / "model.onnx", class_names=given, overwrite=True)
-        assert fake_export.job.metadata.get("class_names") == stored
-
-
 CALIBRATION = {
     "list": lambda pixels, folder: list(pixels),
     "list of sizes": lambda pixels, folder: [pixels[0], *np.repeat(pixels[1:], 2, axis=1)],
@@ -122,7 +115,6 @@ CALIBRATION = {
 
 
 @pytest.mark.parametrize("kind", CALIBRATION)
-@pytest.mark.once
 def test_calibration_from_anywhere(monkeypatch, tmp_path, kind):
     image = pytest.importorskip("PIL.Image")
     fake_export(monkeypatch)
@@ -140,7 +132,6 @@ def test_calibration_from_anywhere(monkeypatch, tmp_path, kind):
     assert report.precision == fake_export.job.precision == "int8"
 
 
-@pytest.mark.once
 def test_calibration_of_other_channels_and_values():
     config = CONFIG.replace(channels=4, pixel_mean=0.5, pixel_std=0.5, filter="bicubic")
     signature = Signature.of(shared_model(config))
@@ -159,7 +150,6 @@ def test_calibration_of_other_channels_and_values():
             calibration_images(source, config, signature)
 
 
-@pytest.mark.once
 def test_answers_are_compared_on_given_images_first(monkeypatch, tmp_path):
     fake_export(monkeypatch)
     pixels = pixels_for(CONFIG, 9)
@@ -173,7 +163,6 @@ def test_answers_are_compared_on_given_images_first(monkeypatch, tmp_path):
     np.testing.assert_allclose(fake_export.images[0][:45], normalised(many[~calibrated]))
 
 
-@pytest.mark.once
 def test_calibration_wants_contrast(monkeypatch, tmp_path):
     fake_export(monkeypatch)
     black = np.zeros((16, 8, 12, 3), "uint8")
@@ -184,7 +173,6 @@ def test_calibration_wants_contrast(monkeypatch, tmp_path):
     assert not (tmp_path / "a.tflite").exists()
 
 
-@pytest.mark.once
 def test_classes_count_as_one_only_beside_the_model_s_own_spread():
     """Answers that lie near each other are no excuse: it is their own spread that 5 % are of."""
     rng = np.random.default_rng(0)
@@ -193,7 +181,6 @@ def test_classes_count_as_one_only_beside_the_model_s_own_spread():
         Agreement.of([np.roll(expected, 1, 1)], [expected], True).require("onnx", "int8", 1.0)
 
 
-@pytest.mark.once
 def test_the_report_prints_and_is_plain_data(monkeypatch, tmp_path):
     fake_export(monkeypatch)
     report = export(shared_model(), tmp_path / "model.tflite")
@@ -234,7 +221,6 @@ REFUSED = {
 }
 
 
-@pytest.mark.once
 def test_what_makes_no_sense_is_refused(monkeypatch, tmp_path):
     fake_export(monkeypatch)
     monkeypatch.setattr(exporting, "write_anywhere", lambda *_: pytest.fail("work was begun"))
@@ -245,7 +231,6 @@ def test_what_makes_no_sense_is_refused(monkeypatch, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.once
 def test_models_that_do_not_fit(monkeypatch, tmp_path):
     fake_export(monkeypatch)
     for changes, path, options, words in (
@@ -261,7 +246,6 @@ def test_models_that_do_not_fit(monkeypatch, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.once
 def test_formats_are_told_by_the_suffix(tmp_path):
     for format, row in FORMATS.items():
         assert format_of(tmp_path / f"model{row.suffix}", format if format == "saved_model" else None) is row
@@ -269,7 +253,6 @@ def test_formats_are_told_by_the_suffix(tmp_path):
     assert format_of(tmp_path / "model.v1", "saved_model").name == "saved_model"
 
 
-@pytest.mark.once
 def test_built_in_images_are_the_same_every_time():
     signature = Signature.of(shared_model(), None, True)
     images = built_in_images(signature, (8, 12))
@@ -279,7 +262,6 @@ def test_built_in_images_are_the_same_every_time():
     assert another_size(CONFIG.replace(dynamic=True)) == (12, 20)
 
 
-@pytest.mark.once
 def test_a_new_head_is_no_comparison(monkeypatch, tmp_path):
     """Zeros were compared with zeros, and the file was said to agree."""
     fake_export(monkeypatch)

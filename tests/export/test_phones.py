@@ -19,14 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 phones = importlib.import_module("phones")
 
 # One of each reason; `make test-nightly` compiles all kinds.
-IN_THE_SUITE = (
-    "Perception Encoder",
-    "BiT, padded with zeros",
-    "EoMT",
-    "OWLv2, fixed names",
-    "linear depth",
-    "features",
-)
+CHOSEN = ("Perception Encoder", "BiT, padded with zeros", "EoMT", "OWLv2, fixed names", "linear depth", "features")
 
 
 def loud_model(channel):
@@ -39,7 +32,7 @@ def loud_model(channel):
     return model
 
 
-@pytest.mark.parametrize("kind", IN_THE_SUITE)
+@pytest.mark.parametrize("kind", CHOSEN)
 def test_no_operator_is_left_to_the_cpu(kind, tmp_path):
     skip_without("litert")
     report = export(phones.model_of(phones.KINDS[kind]()), tmp_path / "m.tflite", target="gpu", measure=False)

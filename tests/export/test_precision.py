@@ -66,9 +66,7 @@ def sources(tmp_path_factory):
     """A folder with one model in each format, in float32."""
     folder = tmp_path_factory.mktemp("float32")
     variables = environment(KERAS_BACKEND="tensorflow", TF_CPP_MIN_LOG_LEVEL="3")
-    done = subprocess.run(
-        [sys.executable, "-c", WRITE, str(folder)], env=variables, capture_output=True, text=True, cwd=folder
-    )
+    done = subprocess.run([sys.executable, "-c", WRITE, str(folder)], env=variables, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-4000:]
     return folder
 
@@ -145,10 +143,8 @@ def litert_operators(path):
 
 
 # The dtypes of weights and of biases; float16 is widened by an operator of its own, when the file is loaded.
-WIDTHS = {
-    **{"float32": ("FLOAT32", "FLOAT32"), "float16": (None, "FLOAT32")},
-    **{"dynamic_int8": ("INT8", "FLOAT32"), "int8": ("INT8", "INT32")},
-}
+WIDTHS = {"float32": ("FLOAT32", "FLOAT32"), "float16": (None, "FLOAT32"), "dynamic_int8": ("INT8", "FLOAT32")}
+WIDTHS["int8"] = "INT8", "INT32"
 
 
 @pytest.mark.parametrize("precision", WIDTHS)

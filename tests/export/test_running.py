@@ -84,7 +84,6 @@ def test_what_may_differ(behind, error, changed, tolerance, words):
 
 @pytest.fixture
 def pictures(tmp_path):
-    """A folder of pictures for three of the model's classes."""
     image = pytest.importorskip("PIL.Image")
     for index, name in enumerate(("drei", "eins", "zwei")):
         (tmp_path / "data" / name).mkdir(parents=True)

@@ -148,11 +148,7 @@ def test_models_that_are_refused(tmp_path):
     for model, error, words in (
         (broken, ValueError, "NaN or infinite.*block_0/mlp/fc1/kernel', 'head/bias"),
         (quantized, ValueError, "quantized.*dynamic_int8"),
-        (
-            keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)]),
-            TypeError,
-            "VisionTransformer or .* a Sequential",
-        ),
+        (keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)]), TypeError, "or .* a Sequential"),
     ):
         with pytest.raises(error, match=words):
             export(model, tmp_path / "a" / "model.tflite")
@@ -172,7 +168,7 @@ def test_operators_that_the_runtime_lacks_have_to_be_allowed(monkeypatch, tmp_pa
 @pytest.mark.parametrize(
     ("script", "words"),
     [
-        ("kill -9 $$", "(?s)killed by signal 9, perhaps for want of memory.*Nothing was written"),
+        ("kill -9 $$", "(?s)killed by signal 9.*Nothing was written"),
         ("echo The reason. >&2; exit 3", "(?s)exit status 3.*The reason"),
     ],
 )

@@ -44,7 +44,6 @@ def pixels_for(config, count):
 
 
 def skip_without(format):
-    """Skips a test where packages for a format are missing."""
     missing = FORMATS[format].missing()
     if missing:
         pytest.skip(f"needs {' and '.join(missing)}")

@@ -61,9 +61,8 @@ def test_attention_on_every_kind_of_model(kind):
     averaged = model.config.pooling == "avg"
     if kind == "map":
         w = in_numpy.weights_of(model.get_layer("pooling"))
-        probe = in_numpy.attention_weights(
-            encoded, np.repeat(w["probe"], 4, 0), in_numpy.inner(w, "attention"), model.config.heads
-        )
+        probes = np.repeat(w["probe"], 4, 0)
+        probe = in_numpy.attention_weights(encoded, probes, in_numpy.inner(w, "attention"), model.config.heads)
         close(inspection.attention_maps(model, images, "pooling", batch_size=2), probe)
         pooled = inspection.patch_attention(model, images, "pooling", batch_size=2)
         close(pooled, probe.reshape(4, 2, rows, columns))

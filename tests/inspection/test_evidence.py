@@ -120,9 +120,6 @@ def test_in_bfloat16():
         assert got.dtype == "float32" and np.corrcoef(got.ravel(), exact.ravel())[0, 1] > 0.98
 
 
-# Which patches are alike
-
-
 @pytest.mark.nightly_elsewhere
 def test_nearest_patches():
     model = make("plain")
@@ -159,7 +156,6 @@ def assert_same_colours(got, scores):
 
 @pytest.mark.parametrize("kind", ["plain", *(pytest.param(k, marks=pytest.mark.once) for k in ("gap", "hybrid"))])
 def test_colours_are_principal_components(kind):
-    """First of all patches, of which half is foreground; then of these."""
     model = make(kind, image_size=(64, 80) if kind == "hybrid" else (16, 20))
     images = images_for(model, 3)
     features = forward(keras_vit.feature_extractor(model, ["encoded"], layout="map"), images)["encoded"].astype("f8")

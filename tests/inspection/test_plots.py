@@ -14,6 +14,7 @@ RNG = np.random.default_rng(0)
 PIXELS = RNG.integers(0, 256, (2, 16, 24, 3)).astype("uint8")
 MAPS = RNG.uniform(0.1, 1, (2, 2, 3))
 
+NAMED = {"class_names": ["a", "b"]}
 # What each kind gets beside the values; its headline; how many axes with pictures or curves; and its old function.
 PLOTS = {
     "heads": ((MAPS, PIXELS[0]), {}, "Where each head looks", 4, "plot_attention_heads"),
@@ -24,13 +25,7 @@ PLOTS = {
     "filters": ((RNG.normal(size=(9, 4, 5, 3)),), {}, "What patches are filtered for", 9, "plot_patch_filters"),
     "positions": ((RNG.uniform(-1, 1, (2, 3, 2, 3)),), {}, "What it knows of places", 7, "plot_position_similarity"),
     "saliency": ((RNG.uniform(0, 1, (2, 16, 24)), PIXELS), {}, "Which pixels the class hangs on", 4, "plot_saliency"),
-    "evidence": (
-        (MAPS - 0.5, PIXELS),
-        {"class_names": ["a", "b"]},
-        "What each patch says for the class",
-        4,
-        "plot_class_evidence",
-    ),
+    "evidence": ((MAPS - 0.5, PIXELS), NAMED, "What each patch says for the class", 4, "plot_class_evidence"),
     "nearest": (
         (np.array([[0, 0, 0], [1, 1, 2]]), PIXELS),
         {"cosines": np.array([0.9, 0.8]), "patch": (0, 1, 1), "grid_size": (2, 3)},
@@ -60,9 +55,7 @@ def test_figures_and_files(kind, tmp_path):
     assert figure.texts[0].get_text() == r"costs \$5 and \$6"
     figure.canvas.draw()
     if old:
-        with pytest.warns(
-            DeprecationWarning, match=rf"inspection.{old} is deprecated. Use inspection.plot\('{kind}', ...\)"
-        ):
+        with pytest.warns(DeprecationWarning, match=rf"{old} is deprecated. Use inspection.plot\('{kind}'"):
             function = getattr(inspection, old)
         if kind == "nearest":
             arguments = (arguments[0], options["cosines"], options["patch"], arguments[1], options["grid_size"])

@@ -9,6 +9,8 @@ import scipy.special
 def gelu(x, kind):
     if kind == "exact":
         return x * (1 + scipy.special.erf(x / math.sqrt(2))) / 2
+    if kind == "relu":
+        return np.maximum(x, 0)
     if kind == "quick":
         return x * sigmoid(1.702 * x)
     return x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2
@@ -47,10 +49,8 @@ def eva02_angles(rows, columns, size, grid=(16, 16)):
 
 def turned(x, angles, kind):
     """Vectors (..., tokens, size), each pair of channels turned in its plane as a complex number is."""
-    first, second = (x[..., : x.shape[-1] // 2], x[..., x.shape[-1] // 2 :]) if kind == "dinov3" else (
-        x[..., ::2],
-        x[..., 1::2],
-    )  # fmt: skip
+    half = x.shape[-1] // 2
+    first, second = (x[..., :half], x[..., half:]) if kind == "dinov3" else (x[..., ::2], x[..., 1::2])
     z = (first + 1j * second) * np.exp(1j * angles)
     if kind == "dinov3":
         return np.concatenate([z.real, z.imag], -1)
@@ -61,9 +61,8 @@ def attention_weights(tokens, queries, w, heads, turn=lambda x: x):
     """(batch, heads, Q, T)."""
     q, k = dense(queries, w, "query"), dense(tokens, w, "key")
     size = q.shape[-1] // heads
-    scores = [
-        turn(q[..., i : i + size]) @ np.swapaxes(turn(k[..., i : i + size]), 1, 2) for i in range(0, q.shape[-1], size)
-    ]
+    parts = [slice(i, i + size) for i in range(0, q.shape[-1], size)]
+    scores = [turn(q[..., part]) @ np.swapaxes(turn(k[..., part]), 1, 2) for part in parts]
     return softmax(np.stack(scores, 1) / math.sqrt(size))
 
 
@@ -102,7 +101,5 @@ def inner(w, name):
 
 def weights_of(layer):
     """The weights of a Keras layer in float64, by their paths inside it."""
-    return {
-        weight.path.removeprefix(f"{layer.path}/"): np.asarray(values, "f8")
-        for weight, values in zip(layer.weights, layer.get_weights(), strict=True)
-    }
+    pairs = zip(layer.weights, layer.get_weights(), strict=True)
+    return {weight.path.removeprefix(f"{layer.path}/"): np.asarray(values, "f8") for weight, values in pairs}

@@ -5,7 +5,7 @@ import inspect
 import keras
 import numpy as np
 import pytest
-import scipy.signal
+from scipy.signal import correlate2d
 
 from keras_vit import layers
 from tests.compute import assert_close, filled, forward
@@ -22,12 +22,8 @@ def prepared(layer, *shapes):
 
 def pooled(layer, x, w):
     mean, token = x[:, layer.prefix_tokens :].mean(1), x[:, layer.token]
-    return {
-        "token": token,
-        "token_dist": x[:, layer.token : layer.token + 2].mean(1),
-        "avg": mean,
-        "token_avg": np.concatenate([token, mean], 1),
-    }[layer.mode]
+    both = x[:, layer.token : layer.token + 2].mean(1)
+    return {"token": token, "token_dist": both, "avg": mean, "token_avg": np.concatenate([token, mean], 1)}[layer.mode]
 
 
 def patches(layer, x, w):
@@ -53,9 +49,7 @@ REFERENCES = {
     layers.ClassToken: lambda layer, x, w: np.concatenate([np.repeat(w["token"], 2, 0), x], 1),
     layers.RegisterTokens: lambda layer, x, w: np.concatenate([np.repeat(w["tokens"], 2, 0), x], 1),
     layers.TransformerBlock: lambda layer, x, w: in_numpy.block(x, w, 3, layer.gelu, layer.epsilon),
-    layers.MAPHead: lambda layer, x, w: in_numpy.map_head(
-        x[:, layer.skipped_tokens :], w, 3, layer.gelu, layer.epsilon
-    ),
+    layers.MAPHead: lambda one, x, w: in_numpy.map_head(x[:, one.skipped_tokens :], w, 3, one.gelu, one.epsilon),
     layers.PatchEmbedding: patches,
     layers.TokenPooling: pooled,
     layers.AddPositionEmbedding: with_positions,
@@ -179,9 +173,7 @@ def test_standardised_convolution_padded_by_hand():
     layer, w, x = prepared(layers.StdConv2D(4, 3, padding=1), (1, 5, 6, 2))
     kernel = w["kernel"] - w["kernel"].mean((0, 1, 2))
     kernel = kernel / (np.sqrt((kernel**2).mean((0, 1, 2))) + 1e-5)
-    wanted = [
-        sum(scipy.signal.correlate2d(x[0, :, :, c], kernel[:, :, c, f], "same") for c in range(2)) for f in range(4)
-    ]
+    wanted = [sum(correlate2d(x[0, :, :, c], kernel[:, :, c, f], "same") for c in range(2)) for f in range(4)]
     assert_close(forward(layer, x)[0], np.stack(wanted, -1), 2e-5)
 
 
@@ -208,21 +200,12 @@ ZEROS = np.zeros((2, 3, 12), "f4")
         (lambda: layers.DepthHead(4, patch_size=(2, 2))(ZEROS[None]), r"=\(2, 2\), so patches must be passed"),
         (lambda: layers.TextPooling("largest_id", end_id=3), "end_id needs kind='end_id' and the reverse, but 3, 'l"),
         (lambda: layers.FeatureFusion()(ZEROS[None]), "has skip=True, so a shallower map must be passed"),
-        (
-            lambda: layers.FeatureFusion(False)(ZEROS[None], skip=ZEROS[None]),
-            "skip=False, so a shallower map must not be passed",
-        ),
+        (lambda: layers.FeatureFusion(False)(ZEROS[None], skip=ZEROS[None]), "skip=False, so a shallower map must not"),
         (lambda: layers.resize(ZEROS[None], (3, 3), "linear"), "how must be one of .*'half_pixel'.*'linear'"),
         (lambda: layers.MLP(24, gelu="silu"), "gelu must be one of .*'tanh', 'exact', 'quick'.*'silu'"),
         (lambda: layers.TokenPooling("max"), "mode must be one of .*'token', 'avg', 'token_avg'.* but 'max'"),
-        (
-            lambda: layers.MultiHeadAttention(2)(ZEROS, rotation=np.zeros((2, 3, 6), "f4")),
-            "=None, so rotation.* must not be passed",
-        ),
-        (
-            lambda: layers.MultiHeadAttention(2, rotary_embedding="eva02")(ZEROS),
-            "='eva02', so rotation.* must be passed",
-        ),
+        (lambda: layers.MultiHeadAttention(2)(ZEROS, rotation=np.zeros((2, 3, 6), "f4")), "so rotation.* must not be"),
+        (lambda: layers.MultiHeadAttention(2, rotary_embedding="eva02")(ZEROS), "so rotation.* must be passed"),
         (lambda: layers.RotaryEmbedding("eva02", 6), "size must be a positive multiple of 4, but 6"),
         (lambda: layers.AddPositionEmbedding((2, 3), interpolation="cubic"), "interpolation must be one of .*'cubic'"),
         *(

@@ -11,93 +11,57 @@ from keras_vit import layers
 from tests.compute import forward
 
 # Arguments that are not defaults, and the shape of the input without its batch.
+EXACT = {"gelu": "exact", "epsilon": 1e-4, "dropout": 0.2}
+ROTARY = {"rotary_embedding": "eva02", "epsilon": 1e-4, "dropout": 0.2}
+METRES = {"min_depth": 0.5, "max_depth": 3.0}
 EXAMPLES = {
-    "MixerBlock": (
-        {"tokens_mlp_width": 3, "mlp_width": 20, "dropout": 0.1, "drop_path": 0.2}
-        | {"remat": True, "gelu": "exact", "epsilon": 1e-4},
-        (5, 12),
-    ),
     "AddPositionEmbedding": (
-        {
-            "grid_size": (2, 3),
-            "prefix_tokens": 2,
-            "interpolation": "bicubic",
-            "dropout": 0.2,
-            "embed_prefix": False,
-            "register_tokens": 1,
-        },
+        {"grid_size": (2, 3), "prefix_tokens": 2, "interpolation": "bicubic", "dropout": 0.2}
+        | {"embed_prefix": False, "register_tokens": 1},
         (8, 12),
     ),
-    "AddTextPositions": ({}, (5, 12)),
-    "SelfMask": ({}, (5, 12)),
-    "TextMask": ({"pad_id": 1}, (5,)),
     "AddSinCosPositionEmbedding": ({"grid_size": (2, 3), "prefix_tokens": 0, "dropout": 0.2}, (6, 12)),
+    "AddTextPositions": ({}, (5, 12)),
     "BatchNormalization": ({"momentum": 0.8, "epsilon": 1e-4}, (5, 12)),
     "BiTUnit": ({"filters": 32, "strides": 2, "folded": True}, (5, 6, 32)),
     "ClassToken": ({}, (5, 12)),
-    "DepthBins": ({"min_depth": 1.0, "max_depth": 3.0, "bins": 5, "factor": 2}, (2, 3, 6)),
-    "DepthHead": (
-        {"hidden": 4, "patch_size": (2, 3), "output": "sigmoid", "min_depth": 0.5, "max_depth": 3.0},
-        (2, 3, 6),
-    ),
+    "DepthBins": ({"bins": 5, "factor": 2} | METRES, (2, 3, 6)),
+    "DepthHead": ({"hidden": 4, "patch_size": (2, 3), "output": "sigmoid"} | METRES, (2, 3, 6)),
     "FeatureFusion": ({"skip": False, "bias": False}, (2, 3, 6)),
     "LayerScale": ({"initial": 0.1}, (5, 12)),
     "MAPHead": ({"heads": 3, "mlp_width": 20, "gelu": "exact", "epsilon": 1e-4, "skipped_tokens": 1}, (5, 12)),
     "MaskHead": ({"activation": "relu"}, (5, 12)),
-    "QueryRotation": ({"count": 3}, (5, 8)),
-    "UpscaleBlock": ({"activation": "silu"}, (2, 3, 12)),
-    "MLP": ({"width": 20, "gelu": "exact", "dropout": 0.2, "norm": True, "epsilon": 1e-4}, (5, 12)),
-    "MultiHeadAttention": (
-        {
-            **{"heads": 3, "dropout": 0.2, "bias": "no_key", "norm": True, "epsilon": 1e-4},
-            **{"rotary_embedding": "eva02", "causal": True},
-        },
-        (5, 12),
-    ),
+    "MixerBlock": ({"tokens_mlp_width": 3, "mlp_width": 20, "drop_path": 0.2, "remat": True} | EXACT, (5, 12)),
+    "MLP": ({"width": 20, "norm": True} | EXACT, (5, 12)),
+    "MultiHeadAttention": ({"heads": 3, "bias": "no_key", "norm": True, "causal": True} | ROTARY, (5, 12)),
     "PaddedMaxPooling2D": ({"padding": "zeros"}, (5, 6, 12)),
     "PatchDropout": ({"rate": 0.2, "prefix_tokens": 2, "ordered": True}, (5, 12)),
     "PatchEmbedding": ({"width": 12, "patch_size": (2, 3), "bias": False}, (4, 9, 5)),
+    "QueryRotation": ({"count": 3}, (5, 8)),
     "Reassemble": ({"width": 4, "factor": 0.5, "readout": 8}, (3, 5, 12)),
     "RegisterTokens": ({"count": 3}, (5, 12)),
     "ResNetUnit": ({"filters": 32, "strides": 2, "folded": True, "epsilons": "timm"}, (5, 6, 32)),
     "RotaryEmbedding": ({"kind": "dinov3", "size": 8, "prefix_tokens": 2, "reference_grid": (5, 4)}, (2, 3, 12)),
+    "SelfMask": ({}, (5, 12)),
     "StdConv2D": (
-        {
-            "filters": 6,
-            "kernel_size": 3,
-            "strides": 2,
-            "padding": 1,
-            "epsilon": 1e-4,
-            "epsilon_inside": True,
-            "folded": True,
-        },
+        {"filters": 6, "kernel_size": 3, "strides": 2, "padding": 1, "epsilon": 1e-4}
+        | {"epsilon_inside": True, "folded": True},
         (5, 6, 3),
     ),
     "SwiGLU": ({"width": 20, "norm": True, "epsilon": 1e-4, "dropout": 0.2}, (5, 12)),
+    "TextMask": ({"pad_id": 1}, (5,)),
     "TextPooling": ({"kind": "end_id", "end_id": 7, "pad_id": 0}, (5, 12)),
     "TokenDropout": ({"dropout": 0.2}, (5, 12)),
-    "TokenPooling": ({"mode": "avg", "prefix_tokens": 2, "token": 1}, (5, 12)),
     "TokenMap": ({"grid_size": (1, 3), "prefix_tokens": 2}, (5, 12)),
+    "TokenPooling": ({"mode": "avg", "prefix_tokens": 2, "token": 1}, (5, 12)),
     "TransformerBlock": (
-        {
-            "heads": 3,
-            "mlp_width": 20,
-            "dropout": 0.1,
-            "attention_dropout": 0.2,
-            "drop_path": 0.3,
-            "remat": True,
-            "gelu": "exact",
-            "epsilon": 1e-4,
-            "mlp": "swiglu_norm",
-            "layer_scale": 0.1,
-            "attention_bias": "no_key",
-            "attention_norm": True,
-            "rotary_embedding": "eva02",
-            "output_tokens": 2,
-            "causal": True,
-        },
+        {"heads": 3, "mlp_width": 20, "attention_dropout": 0.3, "drop_path": 0.3, "remat": True, "mlp": "swiglu_norm"}
+        | {"layer_scale": 0.1, "attention_bias": "no_key", "attention_norm": True, "output_tokens": 2, "causal": True}
+        | EXACT
+        | ROTARY,
         (5, 12),
     ),
+    "UpscaleBlock": ({"activation": "silu"}, (2, 3, 12)),
 }
 DEPTH = ("DepthBins", "DepthHead")  # they give numbers of metres, with no axis of channels
 every_layer = pytest.mark.parametrize("name", EXAMPLES)
@@ -107,7 +71,6 @@ every_layer_of_images = pytest.mark.parametrize("name", sorted(EXAMPLES.keys() -
 
 
 def options(name):
-    """What a layer is called with besides its input."""
     if name == "TextPooling":
         return {"ids": np.array([[3, 7, 1, 7, 0], [7, 1, 1, 1, 1]], "int32")}
     if name == "DepthHead":

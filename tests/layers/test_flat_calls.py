@@ -2,6 +2,7 @@
 
 import copy
 import cProfile
+import functools
 import pstats
 from concurrent.futures import ThreadPoolExecutor
 
@@ -14,7 +15,7 @@ import keras_vit
 from keras_vit import _keras, training
 from keras_vit.layers import base
 from keras_vit.layers.fast import torch as fast_torch
-from tests.small_models import images_for, small_eomt, small_vit
+from tests.small_models import images_for, small_vit
 
 pytestmark = pytest.mark.once
 
@@ -57,10 +58,6 @@ def with_adapters(model):
             weight.assign(keras.ops.ones(weight.shape))
 
 
-def changed_policy(model):
-    block_of(model).mlp.fc1.dtype_policy = keras.DTypePolicy("bfloat16")
-
-
 def patched_class(model):
     layers = base.LayerNormalization
     kept = layers.call
@@ -92,7 +89,7 @@ CHANGES = {
     "an activation": lambda model: setattr(block_of(model).mlp.fc1, "activation", keras.activations.relu),
     "the data of a parameter": lambda model: next(block_of(model).mlp.fc1.parameters()).data.zero_(),
     "adapters": with_adapters,
-    "a policy": changed_policy,
+    "a policy": lambda model: setattr(block_of(model).mlp.fc1, "dtype_policy", keras.DTypePolicy("bfloat16")),
     "quantization": lambda model: block_of(model).mlp.fc1.quantize("int8"),
     "weights": lambda model: model.set_weights([1.5 * weight for weight in model.get_weights()]),
     "one weight": lambda model: block_of(model).mlp.fc1.kernel.assign(0 * block_of(model).mlp.fc1.kernel),
@@ -195,16 +192,6 @@ def test_lists_of_weights_know_adapters():
     assert {*model.torch_params} >= {weight.path for weight in model.weights}
 
 
-def test_weights_that_stand_for_others_are_taken():
-    model = small_vit()
-    x = torch.from_numpy(images_for(model.config))
-    answer(model, x)
-    values = [[0 * weight.value for weight in weights] for weights in (model.trainable_weights, [])]
-    with torch.no_grad():
-        y, _ = model.stateless_call(*values, x, training=False)
-    assert not y.any()
-
-
 def test_a_copy_has_its_own_weights():
     block = block_of(small_vit())
     x = torch.ones((1, 5, 8))
@@ -213,15 +200,6 @@ def test_a_copy_has_its_own_weights():
     other.set_weights([0 * weight for weight in other.get_weights()])
     torch.testing.assert_close(block(x, training=False).detach(), before)
     assert torch.equal(other(x, training=False).detach(), x)
-
-
-def test_with_config_gives_its_own_list():
-    model = small_vit()
-    x = torch.from_numpy(images_for(model.config))
-    before = answer(model, x)
-    other = model.with_config(classes=5)
-    assert answer(other, x).shape == (2, 5)
-    np.testing.assert_array_equal(answer(model, x), before)
 
 
 def test_threads_see_their_own_devices_and_changes():
@@ -246,14 +224,6 @@ def test_threads_see_their_own_devices_and_changes():
     np.testing.assert_array_equal(answer(model, x), wanted[1])
 
 
-def freeze(model):
-    block_of(model).trainable = False
-
-
-def freeze_weight(model):
-    model.get_layer("head").kernel.trainable = False
-
-
 def regularize(model):
     block_of(model).mlp.fc1.kernel.regularizer = keras.regularizers.L2(0.1)
     block_of(model).mlp.activity_regularizer = keras.regularizers.L2(0.1)
@@ -263,6 +233,7 @@ def constrain(model):
     model.get_layer("head").kernel.constraint = keras.constraints.MaxNorm(0.1)
 
 
+PLAIN = functools.partial(training.MomentumSGD, 0.1)
 UPDATES = {  # the optimizer, the policy, and what happens to the model
     "clipped": (lambda: training.MomentumSGD(0.1, global_clipnorm=0.01), None, None),
     "each clipped": (lambda: training.MomentumSGD(0.1, clipnorm=0.01), None, None),
@@ -271,14 +242,14 @@ UPDATES = {  # the optimizer, the policy, and what happens to the model
     "moving average": (lambda: training.MomentumSGD(0.1, use_ema=True, ema_overwrite_frequency=2), None, None),
     "accumulation": (lambda: training.MomentumSGD(0.1, gradient_accumulation_steps=2), None, None),
     "scaled loss": (lambda: training.MomentumSGD(0.1, loss_scale_factor=128.0), None, None),
-    "float16": (lambda: training.MomentumSGD(0.1), "mixed_float16", None),
+    "float16": (PLAIN, "mixed_float16", None),
     "AdamW": (lambda: training.AdamW(0.01, weight_decay=0.1, global_clipnorm=0.1), None, None),
     "Keras's SGD": (lambda: keras.optimizers.SGD(0.1, momentum=0.9), None, None),
-    "a frozen layer": (lambda: training.MomentumSGD(0.1), None, freeze),
-    "a frozen weight": (lambda: training.MomentumSGD(0.1), None, freeze_weight),
-    "adapters": (lambda: training.MomentumSGD(0.1), None, with_adapters),
-    "regularizers": (lambda: training.MomentumSGD(0.1), None, regularize),
-    "a constraint": (lambda: training.MomentumSGD(0.1), None, constrain),
+    "a frozen layer": (PLAIN, None, lambda model: setattr(block_of(model), "trainable", False)),
+    "a frozen weight": (PLAIN, None, lambda model: setattr(model.get_layer("head").kernel, "trainable", False)),
+    "adapters": (PLAIN, None, with_adapters),
+    "regularizers": (PLAIN, None, regularize),
+    "a constraint": (PLAIN, None, constrain),
 }
 
 
@@ -357,15 +328,9 @@ def test_calls_of_a_forward_pass_and_of_an_update(onednn, monkeypatch):
     assert calls_of(lambda: model.train_on_batch(x.numpy(), labels)) <= 12_000
 
 
-def test_an_optimized_an_adapted_and_a_quantized_model_answer_as_keras(monkeypatch):
-    quantized, adapted = small_vit(), small_vit()
+def test_an_optimized_and_a_quantized_model_answer_as_keras(monkeypatch):
+    quantized = small_vit()
     block_of(quantized).attention.out.quantize("int8")
-    with_adapters(adapted)
-    for model in (small_vit().optimize_for_inference(verbose=False), quantized, adapted):
+    for model in (small_vit().optimize_for_inference(verbose=False), quantized):
         x = torch.from_numpy(images_for(model.config))
         np.testing.assert_allclose(answer(model, x), answer_of_keras(model, x, monkeypatch), rtol=0, atol=1e-5)
-    model = small_eomt()
-    x = torch.from_numpy(images_for(model.config.backbone))
-    with torch.no_grad():
-        y = model(x, training=False)
-    assert {*y} == {"classes", "masks"}

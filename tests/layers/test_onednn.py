@@ -32,7 +32,6 @@ def quicker(monkeypatch):
 
 @pytest.fixture
 def calls(monkeypatch):
-    """A list that has an entry for each product by oneDNN."""
     made, product = [], fast_torch.onednn_product
     monkeypatch.setattr(fast_torch, "onednn_product", lambda *tensors: made.append(1) or product(*tensors))
     return made
@@ -168,9 +167,8 @@ def test_a_model_with_packed_kernels(monkeypatch, capsys):
     np.testing.assert_allclose(quick.predict(images, verbose=0), again.predict(images, verbose=0), **close)
     quick.compile("sgd", "mse")
     quick.fit(images, np.ones((2, 3)), verbose=0)
-    np.testing.assert_allclose(
-        quick.predict(images, verbose=0), quick.with_config().predict(images, verbose=0), **close
-    )
+    wanted = quick.with_config().predict(images, verbose=0)
+    np.testing.assert_allclose(quick.predict(images, verbose=0), wanted, **close)
     add_lora(quick, rank=2)  # to all kernels but that of the head
     assert len(fast_torch._packed_kernels()) == 2 * 6 + 1
     quick.kernels_packed = False

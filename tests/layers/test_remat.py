@@ -38,9 +38,7 @@ def test_same_masks_and_same_gradients():
         assert abs(loss - loss_again) <= 1e-6 * loss
         assert grads.keys() == grads_again.keys() and len(grads) == 16
         # The same sums, at most in another order; the key's bias has no gradient but rounding errors.
-        errors = {
-            path: relative_error(grads_again[path], grads[path]) for path in grads if path != "attention/key/bias"
-        }
+        errors = {p: relative_error(grads_again[p], grads[p]) for p in grads if p != "attention/key/bias"}
         assert max(errors.values()) < 1e-5
 
     # What a second mask would look like.

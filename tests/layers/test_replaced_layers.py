@@ -68,8 +68,6 @@ def test_batch_normalization_learns_while_training(place):
 
 
 class OwnDense(Dense):
-    """A subclass that does more when it is called."""
-
     calls = 0
 
     def __call__(self, *args, **kwargs):

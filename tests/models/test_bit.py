@@ -32,23 +32,19 @@ def images(size=(48, 40), scale=1.0, seed=1):
     return np.random.default_rng(seed).uniform(-scale, scale, (2, *size, 3)).astype("float32")
 
 
-# The definition, in NumPy and float64 (big_vision's models/bit_paper.py)
-
-
 def standardize(x, axes, epsilon):
     x = x - x.mean(axes, keepdims=True)
     return x / np.sqrt((x**2).mean(axes, keepdims=True) + epsilon)
 
 
 def windows(x, size, stride, padding, value=0.0):
-    """All windows, `(batch, rows, columns, size, size, channels)`."""
     x = np.pad(x, ((0, 0), (padding, padding), (padding, padding), (0, 0)), constant_values=value)
     x = np.lib.stride_tricks.sliding_window_view(x, (size, size), axis=(1, 2))
     return np.moveaxis(x[:, ::stride, ::stride], 3, -1)
 
 
 def definition(model, x, pool=-np.inf):
-    """The logits of a BiT of stages (1, 2)."""
+    """The logits of a BiT of stages (1, 2), in float64 (big_vision's models/bit_paper.py)."""
     p = {path: np.float64(keras.ops.convert_to_numpy(w)) for path, w in weights_by_path(model).items()}
 
     def conv(x, name, stride=1, padding=0):

@@ -1,51 +1,32 @@
 """What Keras's options do to models of masks and depth: adapters, int8, freezing, other dtypes; also from files."""
 
-import subprocess
-import sys
-
 import keras
 import numpy as np
 import pytest
 
-import keras_vit
 from keras_vit import training
 from keras_vit.models import count_macs, count_weights
+from tests import small_models as small
 from tests.compute import forward
-from tests.processes import REPOSITORY, environment
-from tests.small_models import (
-    images_for,
-    model_of,
-    small_backbone_config,
-    small_depth_model_config,
-    small_eomt_config,
-    small_linear_depth_config,
-    small_linear_segmenter_config,
-)
 from tests.tolerances import SAME_FUNCTION
 
 KINDS = {
-    "EoMT": small_eomt_config(),
-    "LinearSegmenter": small_linear_segmenter_config(blocks=(0, 1)),
-    "DPT": small_depth_model_config(),
-    "LinearDepth": small_linear_depth_config(),
+    "EoMT": small.small_eomt_config(),
+    "LinearSegmenter": small.small_linear_segmenter_config(blocks=(0, 1)),
+    "DPT": small.small_depth_model_config(),
+    "LinearDepth": small.small_linear_depth_config(),
 }
 # How far answers may be off, in parts of their range. Adapters and freezing: the order of sums. int8 rounds weights and
 # what they are multiplied with by 1/254 of the largest, float16 and bfloat16 round by 2**-11 and 2**-8, all in some
 # twenty products one after another. float64 differs by what float32 lacks.
-OPTIONS = {
-    "lora": SAME_FUNCTION,
-    "frozen": 0.0,
-    "int8": 0.12,
-    "mixed_float16": 0.01,
-    "mixed_bfloat16": 0.08,
-    "float64": SAME_FUNCTION,
-}
+OPTIONS = {"lora": SAME_FUNCTION, "frozen": 0.0, "int8": 0.12, "mixed_float16": 0.01, "mixed_bfloat16": 0.08}
+OPTIONS["float64"] = SAME_FUNCTION
 BACKENDS_DIFFER = [("EoMT", "mixed_bfloat16"), ("EoMT", "float64"), ("LinearDepth", "int8")]
-IMAGES = images_for(KINDS["EoMT"])
+IMAGES = small.images_for(KINDS["EoMT"])
 
 
 def made(kind, dtype=None):
-    return model_of(KINDS[kind], dtype=dtype)
+    return small.model_of(KINDS[kind], dtype=dtype)
 
 
 def answers(model, images=IMAGES):
@@ -54,7 +35,6 @@ def answers(model, images=IMAGES):
 
 
 def changed(kind, option):
-    """The model under an option."""
     model = made(kind)
     if option == "lora":
         training.add_lora(model, rank=2)
@@ -76,6 +56,7 @@ def off(found, wanted):
     return max(np.abs(found[name] - value).max() / np.ptp(value) for name, value in wanted.items())
 
 
+@pytest.mark.each_backend
 @pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method:UserWarning")  # Keras's, of any model
 @pytest.mark.parametrize("option", OPTIONS)
 @pytest.mark.parametrize("kind", KINDS)
@@ -104,7 +85,6 @@ def test_an_option(kind, option, tmp_path, backend):
 
 
 @pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method:UserWarning")
-@pytest.mark.once
 @pytest.mark.parametrize("kind", KINDS)
 def test_quantized_models_with_another_config(kind):
     model = changed(kind, "int8")
@@ -115,11 +95,6 @@ def test_quantized_models_with_another_config(kind):
             model.with_config(**changes)
 
 
-TEXT = {"vocabulary": 9, "context": 4, "width": 8, "depth": 1, "heads": 2, "mlp_width": 16, "projection": 4}
-CONFIGS = {**KINDS, "text": keras_vit.TextConfig(**TEXT, pooling="end_id", end_id=3)}
-
-
-@pytest.mark.once
 def test_a_string_is_no_list_of_names():
     for kind in ("EoMT", "LinearSegmenter"):
         with pytest.raises(TypeError, match="class_names must be a list of strings.*'cat'"):
@@ -127,50 +102,9 @@ def test_a_string_is_no_list_of_names():
         assert KINDS[kind].replace(class_names=np.array(["a", "b", "c"])).class_names == ("a", "b", "c")
 
 
-@pytest.mark.once
 def test_what_makes_no_sense_is_refused():
-    for changes, words in (
-        ({"projection": None, "projection_bias": True}, "projection=None needs projection_bias=False, but True"),
-        ({"pooling": "map", "pad_id": 0}, "pad_id=0 needs causal=False and a pooling other than 'map'"),
-        ({"pooling": "end_id", "end_id": 9}, "end_id must be below vocabulary=9, but 9"),
-        ({"pad_id": 10}, "pad_id must be below vocabulary=9, but 10"),
-    ):
-        with pytest.raises(ValueError, match=words):
-            keras_vit.TextConfig(**TEXT | changes)
     with pytest.raises(ValueError, match="backbone must have patch_drop=0.0, but has 0.5"):
-        small_eomt_config(backbone=small_backbone_config(patch_drop=0.5))
-    for count, config in ((count_macs, KINDS["DPT"]), (count_weights, CONFIGS["text"])):
+        small.small_eomt_config(backbone=small.small_backbone_config(patch_drop=0.5))
+    for count, config in ((count_macs, KINDS["DPT"]), (count_weights, small.small_text_encoder_config())):
         with pytest.raises(TypeError, match="config must be a ViTConfig or a BiTConfig, but .* was given"):
             count(config)
-
-
-READ = """
-import sys, keras, numpy as np
-import keras_vit
-from tests.models.test_dense_options import IMAGES, answers, off
-for name in sys.argv[2:]:
-    model = keras.saving.load_model(f"{sys.argv[1]}/{name}.keras")
-    with np.load(f"{sys.argv[1]}/{name}.npz") as wanted:
-        print(name, off(answers(model), dict(wanted)))
-"""
-
-
-@pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method:UserWarning")
-@pytest.mark.once
-def test_files_on_another_backend(tmp_path):
-    pytest.importorskip("jax")
-    options = [("EoMT", "lora"), ("LinearDepth", "int8")]
-    for kind, option in options:
-        model = changed(kind, option)
-        model.save(tmp_path / f"{kind}-{option}.keras")
-        np.savez(tmp_path / f"{kind}-{option}.npz", **answers(model))
-    names = [f"{kind}-{option}" for kind, option in options]
-    command = [sys.executable, "-c", READ, str(tmp_path), *names]
-    done = subprocess.run(
-        command, capture_output=True, text=True, cwd=REPOSITORY, env=environment(KERAS_BACKEND="jax"), timeout=120
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    found = dict(line.split() for line in done.stdout.splitlines() if line.partition("-")[0] in KINDS)
-    assert len(found) == len(names)
-    # int8 rounds to whole numbers: what lies between two of them falls to either side.
-    assert all(float(value) < (0.02 if "int8" in name else SAME_FUNCTION) for name, value in found.items()), found

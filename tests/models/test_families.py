@@ -17,6 +17,7 @@ VIT = keras_vit.ViTConfig(**SIZE, gelu="exact", layer_norm_epsilon=1e-3, interpo
 MEAN = {"pooling": "avg", "final_norm": "pooled"}
 DINOV2 = VIT.replace(layer_scale=0.3, register_tokens=2, position_embedding="learned_without_registers", classes=None)
 DINOV3 = DINOV2.replace(position_embedding="none", rotary_embedding="dinov3", attention_bias="no_key")
+BEIT = VIT.replace(attention_norm=True, **MEAN)
 FAMILIES = {
     "deit": VIT.replace(distillation_token=True, distillation_head=True),
     "deit3": VIT.replace(layer_scale=0.3, position_embedding="learned_patches"),
@@ -29,10 +30,8 @@ FAMILIES = {
     "patches_in_map": VIT.replace(distillation_token=True, register_tokens=2, pooling="map", map_prefix=False),
     "mae": VIT.replace(**MEAN),
     "ijepa": VIT.replace(class_token=False, pooling="avg", classes=None, interpolation="bicubic_offset"),
-    "beit3": VIT.replace(mlp="plain_norm", attention_norm=True, **MEAN),
-    "eva02": VIT.replace(
-        mlp="swiglu_norm", rotary_embedding="eva02", rotary_grid=5, attention_norm=True, **MEAN
-    ).replace(attention_bias="no_key"),
+    "beit3": BEIT.replace(mlp="plain_norm"),
+    "eva02": BEIT.replace(mlp="swiglu_norm", rotary_embedding="eva02", rotary_grid=5, attention_bias="no_key"),
     "none_of_it": VIT.replace(final_norm="none", position_embedding="none", attention_bias="none", register_tokens=1),
 }
 SOME = ("deit", "dinov3", "eva02")  # together they have every layer
@@ -162,11 +161,8 @@ def test_gradients_reach_every_weight_with_and_without_remat(family):
             assert np.abs(grad).max() > 1e-9 * largest, path
 
 
-# What the config refuses, by the kind of error
-
 TYPES = [
     ({"pixel_mean": "grey"}, "pixel_mean must be one number, or one for each channel, but 'grey'"),
-    ({"crop_ratio": "0.9"}, "crop_ratio must be a number.*, but '0.9'"),
     ({"image_size": (16, float("inf"))}, r"image_size must be an integer or a pair .* but \(16, inf\)"),
     *(({"class_names": names}, "class_names must be") for names in ("abc", 7, ("cat", 1, "dog"))),
 ]
@@ -182,9 +178,6 @@ VALUES = [
     ({"distillation_head": True, "distillation_token": True, "unit_features": True}, "unit_features=False, but True"),
     ({"pixel_mean": (0.5, 0.4)}, r"pixel_mean must be one number, or one for each of 3 .* but \(0.5, 0.4\)"),
     ({"pixel_std": (0.5, 0.0, 0.5)}, "pixel_std must be a finite number above 0"),
-    ({"resize": "crop"}, "resize must be one of .*'shortest'.*'crop'"),
-    ({"filter": "hamming"}, "filter must be one of .*'lanczos'.*'hamming'"),
-    ({"crop_ratio": 0.0}, "crop_ratio must be a number .* but 0.0"),
     ({"classes": None, "class_names": ("cat", "dog")}, "class_names must name each of the 0 classes"),
     *(({"class_names": ("cat", "dog", name)}, "class_names must be lines") for name in ("a\nb", "", " ant")),
     *(({"class_names": names}, "class_names must name each of the 3") for names in (("cat",), tuple("abcd"))),
@@ -207,9 +200,6 @@ def test_equal_numbers_fit_any_number_of_channels():
     assert VIT.replace(pixel_std=0.25).pixel_std == (0.25,) * 3
     again = keras_vit.ViTConfig(**VIT.replace(pixel_mean=[0.1, 0.2, 0.3]).to_dict())  # JSON has lists
     assert again.pixel_mean == (0.1, 0.2, 0.3)
-
-
-# One way to change a model
 
 
 @pytest.mark.once
@@ -249,9 +239,6 @@ def test_masked_patches_go_through_all_of_it(family):
     np.testing.assert_allclose(tokens, encoded[:, model.config.prefix_tokens :], rtol=1e-4, atol=1e-4)
 
 
-# Variants
-
-
 @pytest.mark.once
 def test_a_variant_is_its_row_and_its_family():
     config = keras_vit.models.variant_config("DINOv2-g/14-reg4", classes=None)
@@ -270,11 +257,7 @@ def test_every_family_has_its_factories():
         config = keras_vit.models.variant_config(variant)
         assert keras_vit.models.has_layers_of(config, variant)
         assert keras_vit.models.has_layers_of(config, keras_vit.models.variant_of(config))
-        factory = getattr(keras_vit, keras_vit.models.factory_name(variant))
-        assert factory.__name__ == keras_vit.models.factory_name(variant) and variant in factory.__doc__
-
-
-# Pixels
+        assert variant in getattr(keras_vit, keras_vit.models.factory_name(variant)).__doc__
 
 
 @pytest.mark.parametrize("filter", ["bicubic", "bilinear_pillow"])

@@ -42,11 +42,8 @@ def test_same_answers(name, tmp_path):
     model = make(CONFIGS[name])
     config, images = model.config, batch(model.config)
     quick = optimized(model)
-    assert quick.config == config.replace(
-        class_token_only=True,
-        stem_folded=name == "hybrid",
-        preprocessing_folded=config.include_preprocessing and name != "hybrid",
-    )
+    folds = {"stem_folded": name == "hybrid", "preprocessing_folded": config.include_preprocessing and name != "hybrid"}
+    assert quick.config == config.replace(class_token_only=True, **folds)
     expected = forward(model, images)
     scale = max(1, np.abs(expected).max())  # sums over pixels that are not centred round a little more
     np.testing.assert_allclose(forward(quick, images), expected, rtol=0, atol=SAME_FUNCTION * scale)
@@ -99,9 +96,8 @@ def test_tensorflow_predicts_with_xla(monkeypatch, capsys):
     quick = model.optimize_for_inference()
     assert quick.jit_compile is tensorflow_has_only_cpus() is True and not model.jit_compile
     assert "  jit_compile: predict is compiled with XLA" in capsys.readouterr().out
-    np.testing.assert_allclose(
-        quick.predict(images, verbose=0), model.predict(images, verbose=0), rtol=0, atol=SAME_FUNCTION
-    )
+    wanted = model.predict(images, verbose=0)
+    np.testing.assert_allclose(quick.predict(images, verbose=0), wanted, rtol=0, atol=SAME_FUNCTION)
     assert not optimized(make(CONFIGS["any size"])).jit_compile
     monkeypatch.setattr(changes, "may_use_xla", lambda model: False)  # with a GPU, Keras chooses
     optimized(model)
@@ -147,11 +143,7 @@ def test_what_is_folded_cannot_change(tmp_path):
 def test_who_needs_all_tokens_is_told():
     model = make(VIT)
     quick, images = optimized(model), batch(VIT)
-    gone = {name for name in feature_names(model) if name.startswith("block_1")} | {
-        "before_norm",
-        "encoded",
-        "logits_2d",
-    }
+    gone = {n for n in feature_names(model) if n.startswith("block_1")} | {"before_norm", "encoded", "logits_2d"}
     assert {*feature_names(model)} - {*feature_names(quick)} == gone
     with pytest.raises(ValueError, match=r"optimized for inference.*with_config\(class_token_only=False\)"):
         keras_vit.feature_extractor(quick, ["encoded"])

@@ -8,24 +8,16 @@ import pytest
 
 import keras_vit
 from keras_vit.text import ImageText
-from tests.small_models import (
-    images_for,
-    small_bit,
-    small_depth_model,
-    small_eomt,
-    small_linear_segmenter,
-    small_text_encoder,
-    small_vit,
-)
+from tests import small_models as small
 
 WORDS = "values up to 2.*pixels of 0..255.*model.preprocess.images.*include_preprocessing=True"
 KINDS = {
-    "vit": small_vit,
-    "dynamic": lambda **changes: small_vit(dynamic=True, **changes),
-    "bit": small_bit,
-    "eomt": small_eomt,
-    "segmenter": small_linear_segmenter,
-    "depth": small_depth_model,
+    "vit": small.small_vit,
+    "dynamic": lambda **changes: small.small_vit(dynamic=True, **changes),
+    "bit": small.small_bit,
+    "eomt": small.small_eomt,
+    "segmenter": small.small_linear_segmenter,
+    "depth": small.small_depth_model,
 }
 
 
@@ -42,7 +34,7 @@ def told(call, words=WORDS):
 
 
 def compiled(**changes):
-    model = small_vit(**changes)
+    model = small.small_vit(**changes)
     model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True), jit_compile=False)
     return model
 
@@ -57,10 +49,10 @@ def test_every_kind_of_model_tells_of_pixels_once(kind):
 
 
 def test_tensors_of_the_processor_are_looked_at():
-    model = small_vit()
-    model(keras.ops.convert_to_tensor(images_for(model.config)))
+    model = small.small_vit()
+    model(keras.ops.convert_to_tensor(small.images_for(model.config)))
     told(lambda: model(keras.ops.convert_to_tensor(pixels(model))))
-    inner, twin = small_vit(include_preprocessing=True), small_vit(include_preprocessing=True)
+    inner, twin = small.small_vit(include_preprocessing=True), small.small_vit(include_preprocessing=True)
     scaled = keras.ops.convert_to_tensor(pixels(inner) / 255)
     told(lambda: inner(scaled), "normalises pixels of 0..255 itself, but was given values in .0, 1.")
     twin(keras.ops.convert_to_tensor(pixels(twin)))
@@ -128,7 +120,7 @@ def test_data_in_batches_tell_by_the_first_one(library):
 @pytest.mark.filterwarnings("ignore:Your input ran out of data")
 @pytest.mark.once
 def test_pairs_of_images_and_texts():
-    towers = small_vit(classes=None, projection=4), small_text_encoder(projection=4)
+    towers = small.small_vit(classes=None, projection=4), small.small_text_encoder(projection=4)
     x, ids = pixels(towers[0]), np.array([[1, 2, 0, 0, 0], [3, 2, 0, 0, 0]])
     calls = {
         "fit": lambda both: both.fit((x, ids), verbose=0),
@@ -137,7 +129,7 @@ def test_pairs_of_images_and_texts():
         "predict": lambda both: both.image_encoder.predict(x, verbose=0),
     }
     for call in calls.values():
-        both = ImageText(small_vit(classes=None, projection=4), towers[1])
+        both = ImageText(small.small_vit(classes=None, projection=4), towers[1])
         both.compile("sgd", keras_vit.training.ContrastiveLoss())
         told(lambda: call(both))  # noqa: B023
         call(both)
@@ -146,11 +138,11 @@ def test_pairs_of_images_and_texts():
 @pytest.mark.once
 def test_what_may_be_meant_is_silent():
     """Own statistics with large values below zero, pipelines whose images are pixels, black pictures before others."""
-    model = small_vit()
-    model.predict(images_for(model.config) * 15, verbose=0)
-    as_they_are = small_vit(pixel_mean=0.0, pixel_std=1 / 255)
+    model = small.small_vit()
+    model.predict(small.images_for(model.config) * 15, verbose=0)
+    as_they_are = small.small_vit(pixel_mean=0.0, pixel_std=1 / 255)
     as_they_are.predict(pixels(as_they_are), verbose=0)
-    pixels_inside = small_vit(include_preprocessing=True)
+    pixels_inside = small.small_vit(include_preprocessing=True)
     pixels_inside.predict(pixels(pixels_inside), verbose=0)
     x = np.concatenate([np.zeros((2, 8, 8, 3), "float32"), pixels(model)])
     told(lambda: model.predict(x, verbose=0))
@@ -159,7 +151,7 @@ def test_what_may_be_meant_is_silent():
 def test_transformed_tensors_are_left_alone():
     import torch
 
-    model = small_vit()
+    model = small.small_vit()
     x = torch.from_numpy(pixels(model))
     assert keras.backend.backend() == "torch" or pytest.skip("about PyTorch")
     torch.func.vmap(lambda image: (model.check_values(image[None]), image)[1])(x)

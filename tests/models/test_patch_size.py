@@ -9,8 +9,9 @@ from tests.compute import forward
 from tests.small_models import small_vit, values_of
 from tests.tolerances import LOGITS
 
+pytestmark = pytest.mark.once
 
-@pytest.mark.once
+
 def test_kernels_against_the_original(golden):
     """The original inverts in float32: its error is 1e-7 times the condition number, 35 for 16 to 14, times values."""
     ref = golden("patch_resize").ref
@@ -24,6 +25,7 @@ def test_kernels_against_the_original(golden):
 SIZE = {"image_size": 64, "patch_size": 16, "width": 12, "heads": 3, "classes": 5}
 
 
+@pytest.mark.each_backend
 @pytest.mark.nightly_elsewhere
 def test_images_enlarged_with_their_patches(golden):
     """A reference model at twice the patch and image size, each patch enlarged bilinearly, gives the same logits."""
@@ -36,7 +38,6 @@ def test_images_enlarged_with_their_patches(golden):
     np.testing.assert_allclose(forward(model, images), case.ref["logits"], rtol=0, atol=LOGITS)
 
 
-@pytest.mark.once
 def test_flexivit(golden, tmp_path):
     """A file as FlexiViT's: kernels of 32 x 32 and 7 x 7 positions, used at 240 pixels with patches of 20 and 30."""
     ref = golden("patch_resize").ref
@@ -66,7 +67,6 @@ def test_flexivit(golden, tmp_path):
     np.testing.assert_allclose(values_of(plain)["position_embedding/table"], wanted, rtol=0, atol=3e-5)
 
 
-@pytest.mark.once
 def test_sizes_that_do_not_fit():
     model = small_vit(**SIZE)
     with pytest.raises(ValueError, match="multiple of the patch size: height 64 .* of 30. The nearest .* 60 or 90"):

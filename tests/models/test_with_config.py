@@ -12,6 +12,8 @@ from tests.compute import forward
 from tests.small_models import images_for, model_of, values_of
 from tests.tolerances import SAME_FUNCTION
 
+pytestmark = pytest.mark.once
+
 SIZE = {"image_size": 16, "patch_size": 8, "width": 8, "depth": 2, "heads": 2, "mlp_width": 12, "classes": 3}
 VIT = keras_vit.ViTConfig(**SIZE, representation_size=6, class_names=("a", "b", "c"))
 HYBRID = VIT.replace(image_size=32, patch_size=2, stem_stages=(1,), stem_width=32, representation_size=None)
@@ -68,7 +70,6 @@ def policies(model):
 
 
 @pytest.mark.parametrize(("family", "changes", "fresh"), CASES)
-@pytest.mark.once
 def test_every_change_keeps_the_rest(family, changes, fresh):
     model = make(family, name="mine", dtype="mixed_bfloat16")
     frozen = ("conv_root", "block1_unit1") if family == "bit" else ("embedding", "encoder_norm", "block_1/mlp")
@@ -90,16 +91,13 @@ def test_every_change_keeps_the_rest(family, changes, fresh):
     assert trained(other) == expected
     table = {"position_embedding/table"}
     resized = {"image_size": table, "patch_size": table | {"embedding/kernel"}, "channels": {"embedding/kernel"}}
+    computed = "folded" in str(changes) or "channels" in changes
     for path, value in after.items():
         if path.partition("/")[0] in reinitialised:
             assert path not in before or not np.array_equal(value, before[path])
         elif any(path in resized.get(field, ()) for field in changes) and family != "bit":
             assert value.shape != before[path].shape and np.isfinite(value).all()
-        elif (
-            ("folded" in str(changes) or "channels" in changes)
-            and path.rpartition("/")[2] == "kernel"
-            and before[path].ndim == 4
-        ):
+        elif computed and path.endswith("/kernel") and before[path].ndim == 4:
             pass  # test_folded_models_compute_the_same, test_channels.py
         else:
             np.testing.assert_array_equal(value, before[path], err_msg=path)
@@ -110,7 +108,6 @@ def test_every_change_keeps_the_rest(family, changes, fresh):
     assert not any(id(weight) in ids for weight in other.weights)
 
 
-@pytest.mark.once
 def test_every_field_is_kept_or_refused():
     """A field that is added to a config has to be decided about: its name is in this test or it is refused."""
     for config, given in ((VIT, VIT_VALUES), (BIT, BIT_VALUES)):
@@ -141,24 +138,17 @@ REFUSED = [
     ("vit", {"representation_size": None}, ValueError, "representation_size=.* new weights in head.*fresh="),
     ("vit", {"representation_size": 4}, ValueError, "representation_size=.* in head and pre_logits.*fresh="),
     ("vit", {"pooling": "map"}, ValueError, "pooling=.* new weights in pooling.*fresh="),
-    (
-        "vit",
-        {"classes": None, "classifier_activation": "relu"},
-        ValueError,
-        "'relu' needs a head, but the model has none",
-    ),
+    ("vit", {"classes": None, "classifier_activation": "relu"}, ValueError, "'relu' needs a head"),
     ("bit", {"patch_size": 4}, TypeError, "no field 'patch_size'"),
 ]
 
 
-@pytest.mark.once
 def test_what_is_refused():
     for family, changes, error, words in REFUSED:
         with pytest.raises(error, match=words):
             make(family).with_config(**changes)
 
 
-@pytest.mark.once
 def test_a_frozen_model_stays_so_and_a_dtype_may_change():
     model = make("vit", trainable=False, name="mine", dtype="mixed_bfloat16")
     other = model.with_classes(5)
@@ -168,7 +158,6 @@ def test_a_frozen_model_stays_so_and_a_dtype_may_change():
     assert set(policies(other).values()) == {"float32"}
 
 
-@pytest.mark.once
 def test_what_is_folded_stays_so():
     folded = make("hybrid").with_config(stem_folded=True)
     with pytest.raises(ValueError, match="stem_folded cannot become False"):
@@ -178,7 +167,6 @@ def test_what_is_folded_stays_so():
             model.with_config(stem_epsilons="timm", **changes)
 
 
-@pytest.mark.once
 def test_another_number_of_classes_drops_the_names():
     for named in (VIT, BIT.replace(class_names=list("abc"))):
         assert named.class_names == tuple("abc") and named.to_dict()["class_names"] == list("abc")
@@ -187,6 +175,7 @@ def test_another_number_of_classes_drops_the_names():
         assert named.replace(classes=1, class_names=("cat",)).class_names == ("cat",)
 
 
+@pytest.mark.each_backend
 def test_fresh_layers_are_drawn_and_train():
     model = make("vit")
     for layer in model.layers:
@@ -199,9 +188,8 @@ def test_fresh_layers_are_drawn_and_train():
     assert 0 < np.abs(values_of(other)["pre_logits/kernel"]).max() < 1.0  # Glorot's bound is sqrt(6 / (8 + 4))
 
 
-@pytest.mark.once
 def test_the_shorthands_do_the_same():
-    model, without = make("vit", name="mine"), {"representation_size": None}
+    model, without, xyz = make("vit", name="mine"), {"representation_size": None}, tuple("xyz")
     pairs = [
         (model.with_image_size(24), model.with_config(image_size=24)),
         (model.with_image_size("dynamic").with_image_size(24), model.with_config(image_size=24)),
@@ -209,10 +197,7 @@ def test_the_shorthands_do_the_same():
         (model.with_patch_size(4, image_size=24), model.with_config(patch_size=4, image_size=24)),
         (model.with_classes(4), model.with_config(classes=4, **without)),
         (model.with_classes(4, keep_pre_logits=True), model.with_config(classes=4)),
-        (
-            model.with_classes(3, class_names=tuple("xyz")),
-            model.with_config(class_names=tuple("xyz"), fresh="head", **without),
-        ),
+        (model.with_classes(3, class_names=xyz), model.with_config(class_names=xyz, fresh="head", **without)),
     ]
     for one, two in pairs:
         assert one.get_config() == two.get_config()
@@ -223,6 +208,7 @@ def test_the_shorthands_do_the_same():
         model.with_patch_size(4, image_size=0)
 
 
+@pytest.mark.each_backend
 @pytest.mark.parametrize("family", ["hybrid", "bit"])
 def test_folded_models_compute_the_same(family):
     model = make(family)
@@ -234,6 +220,7 @@ def test_folded_models_compute_the_same(family):
         np.testing.assert_array_equal(values_of(again)[path], value, err_msg=path)
 
 
+@pytest.mark.each_backend
 def test_adapters_travel():
     """LoRA's adapters belong to what a model has learned, and so does what of it trains."""
     model = make("vit")
@@ -251,7 +238,6 @@ def test_adapters_travel():
 
 
 @pytest.mark.parametrize("family", ["vit", "bit"])
-@pytest.mark.once
 def test_a_head_for_every_token_has_to_be_asked_for(family):
     """`include_top=False` gives all tokens: a head on each of them is not what anybody means by 5 classes."""
     without = {} if family == "bit" else {"representation_size": None}

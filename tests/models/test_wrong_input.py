@@ -98,10 +98,8 @@ def test_a_wrong_shape_among_batches_destroys_nothing(entry, before, backend):
 )
 def test_values_that_cannot_be_meant_are_warned_of_once(entry):
     run = ENTRIES.get(entry, lambda model, x: model(x))
-    for inside, dtype, words in (
-        (False, "uint8", "integers.*pixels of 0..255.*model.preprocess"),
-        (True, "float32", "normalises pixels of 0..255 itself.*values in"),
-    ):
+    for inside, dtype in ((False, "uint8"), (True, "float32")):
+        words = "normalises pixels of 0..255 itself.*values in" if inside else "integers.*0..255.*model.preprocess"
         model, x = made(include_preprocessing=inside), images(2, 8, 8, 3, dtype=dtype)
         with pytest.warns(UserWarning, match=words) as warned:
             run(model, x)
@@ -130,9 +128,6 @@ def test_threads_take_turns(method):
         calls = [pool.submit(getattr(model, method), given, **options) for _ in range(8)]
     for call in calls:
         np.testing.assert_allclose(call.result(), expected, rtol=1e-6)
-
-
-# Models for any image size refuse images that are not whole patches, also where a compiled graph takes them.
 
 
 def zeros(*size):

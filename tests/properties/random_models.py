@@ -72,10 +72,7 @@ VALUES = {
     **{"tokens_mlp_width": [None, 5], "layer_scale": [None, 0.0, 0.5], "layer_norm_epsilon": [1e-6, 1e-5, 0.1]},
     **dict.fromkeys(("dropout", "attention_dropout", "patch_drop", "drop_path"), _RATE),
     **{"projection": [None, 6], "representation_size": [None, 7], "classes": [None, 2, 3]},
-    **{
-        "class_names": [None, ("a", "b"), ("a b", "b", "\u00fc")],
-        "classifier_activation": [None, "softmax", "sigmoid"],
-    },
+    **{"class_names": [None, ("a", "b"), ("a b", "b", "ü")], "classifier_activation": [None, "softmax", "sigmoid"]},
     **dict.fromkeys(("pixel_mean", "pixel_std"), [0.5, (0.3,), (0.2, 0.4, 0.6), (0.2, 0.4, 0.6, 0.9)]),
     **{"resize": ["squash", "shortest"], "crop_ratio": [0.5, 1.0], "filter": [*FILTERS], "trim": [(0, 0), (1, 0)]},
     "crop_rounding": ["even", "floor"],
@@ -133,7 +130,6 @@ def made(config, dtype=None):
 
 
 def inputs_of(config):
-    """Two inputs for a model of this config."""
     rng = np.random.default_rng(0)
     if config.model == "TextEncoder":
         return rng.integers(0, config.vocabulary, (2, config.context)).astype("int32")

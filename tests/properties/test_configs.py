@@ -34,7 +34,6 @@ pytestmark = pytest.mark.once
 
 @st.composite
 def options(draw):
-    """What a user may have done to a model: its dtype, and functions that change it in place."""
     dtype = draw(st.sampled_from(["float32", "float32", "float64", "mixed_bfloat16", "mixed_float16"]))
     frozen = draw(st.sampled_from([None, "embedding", "block*", "*/bias", "*"]))
     adapted = draw(st.booleans())

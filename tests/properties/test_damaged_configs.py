@@ -3,27 +3,20 @@
 import contextlib
 import json
 import resource
-import shutil
 import sys
 import tempfile
-import zipfile
 from pathlib import Path
 
-import h5py
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import keras_vit
 from keras_vit.checkpoints import save_model
-from keras_vit.checkpoints.files import open_file, write_npz
+from tests.checkpoints import test_bad_keras_files, test_own_files
 from tests.properties.random_models import BASES, DENSE, OF_IMAGES, examples, made
 
-pytestmark = [
-    pytest.mark.nightly,
-    pytest.mark.once,
-    pytest.mark.skipif(sys.platform != "linux", reason="the limit is Linux's"),
-]
+pytestmark = [pytest.mark.nightly, pytest.mark.once, pytest.mark.skipif(sys.platform != "linux", reason="Linux's")]
 
 MEMORY = 200 * 2**20
 STRANGE = [0, -1, 7, 2**31, 10**9, 10**30, 1.5, 1e308, float("nan"), float("inf"), True, None, "", "1", "x" * 9999]
@@ -45,23 +38,14 @@ def little_memory():
 def with_config(source, target, config):
     """A file as another one, except for what it says of its config."""
     if source.suffix == ".npz":
-        file = open_file(source)
-        arrays = sorted((name, array.read()) for name, array in file.items())
-        write_npz(target, arrays, {**file.note, "config": config}, overwrite=True)
-    elif source.suffix == ".keras":
-        with zipfile.ZipFile(source) as old, zipfile.ZipFile(target, "w") as new:
-            for name in old.namelist():
-                said = json.loads(old.read(name)) if name == "config.json" else None
-                if said is not None:
-                    said["config"]["config"] = config
-                new.writestr(name, old.read(name) if said is None else json.dumps(said))
-    else:
-        shutil.copyfile(source, target)
-        with h5py.File(target, "r+") as file:
-            said = json.loads(file.attrs["keras_vit"])
-            said["config"]["config"] = config
-            file.attrs["keras_vit"] = json.dumps(said)
-    return target
+        return test_own_files.changed(source, target, config=config)
+
+    def change(text):
+        said = json.loads(text)
+        said["config"]["config"] = config
+        return json.dumps(said).encode()
+
+    return test_bad_keras_files.with_words(source, target, change)
 
 
 @st.composite

@@ -29,7 +29,6 @@ def drawn(kind, count):
 
 
 def main(count, path):
-    """Draws `count` configs of each kind, and writes them with their answers."""
     cases, arrays = {}, {}
     for kind in BASES:
         drawn_configs = drawn(kind, count)

@@ -1,5 +1,6 @@
 """Bad input of two towers: each mistake is an error, which says what it is and what to do."""
 
+import functools
 import importlib.util
 import json
 import shutil
@@ -24,9 +25,6 @@ def both(golden):
 
 def zeros(*shape):
     return np.zeros(shape, "float32")
-
-
-# What is wrong with a file: the case, what is changed in its folder, and what the error says
 
 
 def with_arrays(more, gone=()):
@@ -59,20 +57,10 @@ def with_json(file, place, **fields):
     return change
 
 
-def of_hf(**fields):
-    return with_json("config.json", (), **fields)
-
-
-def of_open_clip(**fields):
-    return with_json("open_clip_config.json", ("model_cfg", "text_cfg"), **fields)
-
-
-def of_model(**fields):
-    return with_json("open_clip_config.json", ("model_cfg",), **fields)
-
-
-def of_its_images(**fields):
-    return with_json("open_clip_config.json", ("model_cfg", "vision_cfg"), **fields)
+of_hf = functools.partial(with_json, "config.json", ())
+of_open_clip = functools.partial(with_json, "open_clip_config.json", ("model_cfg", "text_cfg"))
+of_model = functools.partial(with_json, "open_clip_config.json", ("model_cfg",))
+of_its_images = functools.partial(with_json, "open_clip_config.json", ("model_cfg", "vision_cfg"))
 
 
 def with_text(file, text):
@@ -145,11 +133,7 @@ FILES = {
     # Tokenizers.
     "tokenizer is not JSON": (CLIP, with_text("tokenizer.json", "{"), "tokenizer .* cannot be read"),
     "tokenizer is a list": (CLIP, with_text("tokenizer.json", "[]"), "tokenizer .* cannot be read"),
-    "end token": (
-        CLIP,
-        with_json("tokenizer_config.json", (), eos_token="none"),
-        "lacks the token 'none', the eos_token",
-    ),
+    "end token": (CLIP, with_json("tokenizer_config.json", (), eos_token="none"), "lacks the token 'none'"),
 }
 
 

@@ -16,11 +16,7 @@ from keras_vit.text import save_image_text
 from tests.checkpoints.hub_server import Repository
 from tests.text.test_image_text import COSINE, EMBEDDING, near, source
 
-pytestmark = [
-    pytest.mark.once,
-    pytest.mark.filterwarnings("ignore:.*texts are longer than"),
-    pytest.mark.filterwarnings("ignore:The layout .* cannot store"),
-]
+pytestmark = [pytest.mark.once, pytest.mark.filterwarnings("ignore:.*(texts are longer than|cannot store)")]
 TO_LOWER = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
 
 

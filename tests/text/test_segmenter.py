@@ -1,17 +1,16 @@
 """Segmentation by words: maps of the formulas of TIPS's notebook, whole and by windows, and what is refused."""
 
-import math
-
 import keras
 import numpy as np
 import pytest
 
 import keras_vit
 from keras_vit import segmentation
-from keras_vit.models import count_weights, weights_by_path
+from keras_vit.models import count_weights
 from keras_vit.preprocessing import resize_images
 from tests.checkpoints.test_tips import CASE
-from tests.text.test_tips import normed
+from tests.layers import in_numpy
+from tests.small_models import values_of
 
 NAMES = ["cat", "Dog", "great white shark"]
 OPTIONS = {"image_size": 56, "stride": 28}
@@ -42,22 +41,13 @@ def values_by_hand(both, image):
     """The patches `(rows, columns, D)` of an image of whole patches, whose last block mixes no tokens."""
     model = both.image_encoder.with_config(pooling="none", image_size=image.shape[:2])
     found = keras_vit.feature_extractor(model, ["block_0"]).predict(image[None], verbose=0)["block_0"][0]
-    weights = {path: np.float64(keras.ops.convert_to_numpy(weight)) for path, weight in weights_by_path(model).items()}
-
-    def norm(x, path):
-        return normed(x, weights, path, 1e-6)
-
-    def dense(x, path):
-        return x @ weights[f"{path}/kernel"].reshape(x.shape[-1], -1) + weights[f"{path}/bias"].reshape(-1)
-
-    def gelu(x):
-        return x * 0.5 * (1 + np.vectorize(math.erf)(x / 2**0.5))
-
-    x, block = np.float64(found), "block_1"
-    value = dense(norm(x, f"{block}/norm1"), f"{block}/attention/value")
-    x = x + weights[f"{block}/scale1/gamma"] * dense(value, f"{block}/attention/out")
-    y = dense(gelu(dense(norm(x, f"{block}/norm2"), f"{block}/mlp/fc1")), f"{block}/mlp/fc2")
-    x = norm(x + weights[f"{block}/scale2/gamma"] * y, "encoder_norm")[2:]
+    weights = {path: np.float64(values) for path, values in values_of(model).items()}
+    x, w = np.float64(found), in_numpy.inner(weights, "block_1")
+    attention = in_numpy.inner(w, "attention")
+    value = in_numpy.dense(in_numpy.layer_norm(x, w, "norm1", 1e-6), attention, "value")
+    x = x + w["scale1/gamma"] * in_numpy.dense(value, attention, "out")
+    y = in_numpy.mlp(in_numpy.layer_norm(x, w, "norm2", 1e-6), in_numpy.inner(w, "mlp"), "exact")
+    x = in_numpy.layer_norm(x + w["scale2/gamma"] * y, weights, "encoder_norm", 1e-6)[2:]
     return x.reshape(image.shape[0] // 14, image.shape[1] // 14, -1)
 
 

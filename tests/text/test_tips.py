@@ -11,8 +11,10 @@ import keras_vit
 from keras_vit.checkpoints.files import open_file, write_npz
 from keras_vit.text import ImageText, save_image_text
 from tests.checkpoints.test_tips import AUTHORS, CASE, SCENIC, arrays_of, drawn, near
+from tests.layers import in_numpy
+from tests.small_models import model_of, values_of
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*texts are longer than")
+pytestmark = [pytest.mark.filterwarnings("ignore:.*texts are longer than"), pytest.mark.once]
 TEXTS = {
     **{"vocabulary": 600, "context": 64, "width": 64, "depth": 2, "heads": 1, "mlp_width": 96},
     **{"gelu": "relu", "pooling": "mean", "position_embedding": "sincos", "pad_id": 0},
@@ -27,15 +29,12 @@ def both(golden):
 
 
 def pair(layout, **texts):
-    """Two small towers with random weights."""
-    tower = keras_vit.TextEncoder(keras_vit.TextConfig(**TEXTS | {"layer_norm_epsilon": EPSILON[layout]} | texts))
-    random = np.random.default_rng(1)
-    for weight in tower.weights:
-        weight.assign(random.normal(1.0 if "gamma" in weight.path else 0.0, 0.2, weight.shape))
+    tower = model_of(keras_vit.TextConfig(**TEXTS | {"layer_norm_epsilon": EPSILON[layout]} | texts))
     images = drawn(**(AUTHORS if layout == "tips" else SCENIC))
     return ImageText(images, tower, scale=1 / TEMPERATURE, temperature=TEMPERATURE)
 
 
+@pytest.mark.each_backend
 def test_the_numbers_of_transformers(golden, both):
     case, ref = golden(CASE), golden(CASE).ref
     np.testing.assert_array_equal(both.tokenizer(case.meta["texts"]), ref["ids"])
@@ -47,7 +46,6 @@ def test_the_numbers_of_transformers(golden, both):
     assert near(model.predict(ref["images"], verbose=0), ref["zero_shot_logits"])
 
 
-@pytest.mark.once
 def test_the_authors_lower_a_to_z_only(golden):
     for folder in (None, golden(CASE).folder):
         official = keras_vit.load_image_text(golden(CASE).folder, numerics="official", tokenizer=folder)
@@ -56,6 +54,7 @@ def test_the_authors_lower_a_to_z_only(golden):
     assert (ids != golden(CASE).ref["ids"]).any()
 
 
+@pytest.mark.each_backend
 @pytest.mark.nightly_elsewhere
 def test_padding_is_seen_by_nothing(golden, both):
     ids = golden(CASE).ref["ids"][:6]
@@ -68,7 +67,6 @@ def test_padding_is_seen_by_nothing(golden, both):
     np.testing.assert_array_equal(tower.predict(ids, verbose=0)[:5], before[:5])
 
 
-@pytest.mark.once
 def test_transformers_files_come_back_bit_for_bit(golden, both, tmp_path):
     save_image_text(both, tmp_path)
     written = arrays_of(tmp_path)
@@ -81,7 +79,6 @@ def test_transformers_files_come_back_bit_for_bit(golden, both, tmp_path):
     np.testing.assert_array_equal(again.tokenizer(["a Cat"]), both.tokenizer(["a Cat"]))
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("layout", EPSILON)
 def test_a_pair_of_files(golden, layout, tmp_path):
     both = pair(layout)
@@ -106,7 +103,6 @@ def test_a_pair_of_files(golden, layout, tmp_path):
         save_image_text(again, tmp_path, layout)
 
 
-@pytest.mark.once
 def test_the_name_of_a_temperature_comes_back(tmp_path):
     """The authors' files of PyTorch have one or the other."""
     save_image_text(pair("tips"), tmp_path, "tips")
@@ -128,7 +124,6 @@ def config(golden, tmp_path):
     return json.loads((tmp_path / "config.json").read_text())
 
 
-@pytest.mark.once
 def test_the_temperature_in_config_json_and_one_that_was_trained(config, tmp_path):
     again = keras_vit.load_image_text(tmp_path)
     assert again.scale == pytest.approx(1 / config["temperature_init_value"], rel=1e-6)
@@ -137,57 +132,36 @@ def test_the_temperature_in_config_json_and_one_that_was_trained(config, tmp_pat
     assert arrays_of(tmp_path / "trained")["temperature"] == pytest.approx(0.02, rel=1e-6)
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("value", [1e39, 1e-50, -1, "warm"])
 def test_a_temperature_in_config_json_that_no_float32_holds(config, tmp_path, value):
     (tmp_path / "config.json").write_text(json.dumps(config | {"temperature_init_value": value}))
-    with pytest.raises(
-        ValueError, match=f"temperature_init_value .*{tmp_path.name}|{tmp_path.name}.*temperature_init_value"
-    ):
+    with pytest.raises(ValueError, match=f"temperature_init_value .*{tmp_path.name}|{tmp_path.name}.*init_value"):
         keras_vit.load_image_text(tmp_path)
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("layout", EPSILON)
 def test_the_formulas_by_hand(layout):
     """Both towers of the file's arrays in float64: what reading and writing share would else not show."""
     both = pair(layout)
     ids = np.array([[5, 7, 9, 11, 0, 0] + [0] * 58, [3] * 64])
-    arrays = keras_vit.models.weights_by_path(both.text_encoder)
-    weights = {path: np.float64(keras.ops.convert_to_numpy(weight)) for path, weight in arrays.items()}
+    weights = {path: np.float64(values) for path, values in values_of(both.text_encoder).items()}
     assert near(both.text_encoder.predict(ids, verbose=0), text_by_hand(weights, ids, EPSILON[layout]))
-
-
-def normed(x, weights, path, epsilon):
-    centred = x - x.mean(-1, keepdims=True)
-    scaled = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + epsilon)
-    return scaled * weights[f"{path}/gamma"] + weights[f"{path}/beta"]
 
 
 def text_by_hand(weights, ids, epsilon):
     """Each text by itself, without its padding."""
-
-    def dense(x, path):
-        return x @ weights[f"{path}/kernel"].reshape(x.shape[-1], -1) + weights[f"{path}/bias"].reshape(-1)
-
     rows = []
     for row in ids:
         tokens = weights["token_embedding/embeddings"][row[row != 0]]
         width = tokens.shape[1]
         angles = np.arange(len(tokens))[:, None] / 10_000 ** (np.arange(width // 2) / (width / 2 - 1))
-        x = tokens * width**0.5 + np.concatenate([np.sin(angles), np.cos(angles)], axis=1)
+        x = (tokens * width**0.5 + np.concatenate([np.sin(angles), np.cos(angles)], axis=1))[None]
         for i in range(2):
-            y = normed(x, weights, f"block_{i}/norm1", epsilon)
-            q, k, v = (dense(y, f"block_{i}/attention/{part}") for part in ("query", "key", "value"))
-            shares = np.exp(q @ k.T / width**0.5)
-            x = x + dense(shares / shares.sum(-1, keepdims=True) @ v, f"block_{i}/attention/out")
-            y = normed(x, weights, f"block_{i}/norm2", epsilon)
-            x = x + dense(np.maximum(dense(y, f"block_{i}/mlp/fc1"), 0), f"block_{i}/mlp/fc2")
-        rows.append(normed(x, weights, "encoder_norm", epsilon).mean(0))
+            x = in_numpy.block(x, in_numpy.inner(weights, f"block_{i}"), 1, "relu", epsilon)
+        rows.append(in_numpy.layer_norm(x, weights, "encoder_norm", epsilon)[0].mean(0))
     return np.stack(rows)
 
 
-@pytest.mark.once
 def test_halves_of_a_model(golden, tmp_path):
     save_image_text(pair("tips"), tmp_path, "tips")
     text = arrays_of(tmp_path / "tips_text.npz")
@@ -204,7 +178,6 @@ def test_halves_of_a_model(golden, tmp_path):
         keras_vit.load_image_text(tmp_path / "text")
 
 
-@pytest.mark.once
 @pytest.mark.parametrize(
     ("metadata", "message"),
     [
@@ -221,7 +194,6 @@ def test_texts_that_are_not_computed(config, tmp_path, metadata, message):
         keras_vit.load_image_text(tmp_path)
 
 
-@pytest.mark.once
 @pytest.mark.parametrize(
     ("layout", "texts", "message"),
     [
@@ -236,7 +208,6 @@ def test_towers_that_a_layout_has_no_place_for(tmp_path, layout, texts, message)
         save_image_text(pair(layout, **texts), tmp_path, layout)
 
 
-@pytest.mark.once
 def test_a_keras_file_keeps_the_temperature_and_what_trains(tmp_path):
     both = pair("tips")
     both.trainable = False

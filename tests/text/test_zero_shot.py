@@ -80,8 +80,6 @@ def test_where_a_word_is_seen(classifier_of, name):
         slopes.append((more - less) / 2e-2)
     # Logits are rounded to COSINE of the scale in differences of 2e-2; third derivatives add a hundredth.
     assert found[image, y, x] == pytest.approx(np.abs(slopes).max(), rel=1e-2, abs=COSINE * both.scale / 2e-2)
-    for evidence in (
-        inspection.class_evidence(model, images, words),
-        inspection.gradient_attention(model, images, words),
-    ):
+    for function in (inspection.class_evidence, inspection.gradient_attention):
+        evidence = function(model, images, words)
         assert np.isfinite(evidence).all() and evidence.std() > 0
