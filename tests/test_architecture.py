@@ -34,7 +34,6 @@ def body_lines(function):
     return function.end_lineno - first.lineno + 1
 
 
-@pytest.mark.once
 def test_files_and_functions_can_be_read_at_one_go():
     """Files have less than 700 lines, bodies at most 60, signatures at most 17 parameters; `Unpack` counts as one."""
     faults = []
@@ -49,7 +48,6 @@ def test_files_and_functions_can_be_read_at_one_go():
     assert not faults, "\n".join(faults)
 
 
-@pytest.mark.once
 def test_imports_are_of_public_names_and_of_what_is_installed():
     """No private name of another room, nothing private of Keras outside `_keras.py`, no undeclared dependency."""
     from keras_vit._keras import PRIVATE_MODULES
@@ -74,7 +72,6 @@ def test_imports_are_of_public_names_and_of_what_is_installed():
     assert not faults, "\n".join(faults)
 
 
-@pytest.mark.once
 def test_classes_override_nothing_that_is_private_in_keras():
     import keras
 
@@ -91,7 +88,6 @@ def test_classes_override_nothing_that_is_private_in_keras():
     assert not faults, "\n".join(faults)
 
 
-@pytest.mark.once
 def test_imports_run_one_way():
     pytest.importorskip("importlinter")
     command = "import sys; from importlinter.cli import lint_imports; sys.exit(lint_imports(no_cache=True))"
@@ -103,15 +99,12 @@ def test_imports_run_one_way():
     assert rooms <= named
 
 
-@pytest.mark.once
 def test_what_is_imported_late_comes_with_a_dependency_or_an_extra():
     lines = [line for extra in PYPROJECT["project"]["optional-dependencies"].values() for line in extra]
     brought = {re.match(r"[\w-]+", line)[0].replace("-", "_") for line in lines} | RUNTIME
     named_otherwise = {"PIL": "pillow", "sklearn": "scikit_learn", "orbax": "orbax_checkpoint"}
     assert {named_otherwise.get(name, name) for name in LATE} <= brought
 
-
-# One backend at a time, in processes of their own.
 
 FRAMEWORKS = {"tensorflow": {"tensorflow"}, "jax": {"jax", "jaxlib"}, "torch": {"torch"}}
 EXTRAS = {"PIL", "matplotlib", "sklearn", "pandas", "pyarrow", "onnx", "onnxruntime", "openvino"}
@@ -167,23 +160,21 @@ def roots():
 
 before = roots()
 import keras_vit
+
+pytestmark = pytest.mark.once
 print(json.dumps({"keras": sorted(before), "keras_vit": sorted(roots() - before)}))
 """
 
 
 def _run(script: str, hidden: set[str] | frozenset[str] = frozenset()) -> dict:
     """Runs a script in a new interpreter with some packages hidden; gives back the JSON of its last line."""
-    result = subprocess.run(
-        [sys.executable, "-c", HIDE + script, json.dumps(sorted(hidden))],
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        timeout=300,
-    )
+    command = [sys.executable, "-c", HIDE + script, json.dumps(sorted(hidden))]
+    result = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=300)
     assert result.returncode == 0, result.stderr[-4000:]
     return json.loads(result.stdout.splitlines()[-1])
 
 
+@pytest.mark.each_backend
 def test_works_where_only_one_backend_is_installed(backend):
     """Also that nothing hidden can be imported, although it is installed."""
     result = _run(ONE_BACKEND, MISSING[backend])
@@ -192,7 +183,6 @@ def test_works_where_only_one_backend_is_installed(backend):
     assert result["shape"] == [2, 3]
 
 
-@pytest.mark.once
 def test_imports_no_framework_and_no_extra_of_its_own(backend):
     loaded = _run(WHAT_IT_LOADS)
     assert "keras_vit" in loaded["keras_vit"]
@@ -209,6 +199,7 @@ NOT_YET = {
 }
 
 
+@pytest.mark.each_backend
 def test_importing_computes_nothing(backend):
     if backend == "torch":
         pytest.skip("PyTorch starts nothing of that kind")

@@ -52,16 +52,14 @@ def test_a_file_of_the_user_s_names_what_is_not_installed(chosen):
 
 def test_another_framework_that_comes_along_is_said_once(chosen, tmp_path):
     """The extra `export` brings TensorFlow, which is what keras.json names, although nobody chose it."""
-    keras_writes = (
-        '{"floatx": "float32", "epsilon": 1e-07, "backend": "tensorflow", "image_data_format": "channels_last"}'
-    )
+    written = '{"floatx": "float32", "epsilon": 1e-07, "backend": "tensorflow", "image_data_format": "channels_last"}'
     assert chosen(None, None, "torch") == "torch"
-    assert chosen(None, keras_writes, "torch") == "torch"  # without a warning
-    assert chosen(None, keras_writes, "jax", "torch") == "torch"  # stays
-    assert chosen("torch", keras_writes, "tensorflow", "torch") == "torch"
+    assert chosen(None, written, "torch") == "torch"  # without a warning
+    assert chosen(None, written, "jax", "torch") == "torch"  # stays
+    assert chosen("torch", written, "tensorflow", "torch") == "torch"
     with pytest.warns(UserWarning, match=r"'tensorflow', .* ran on 'torch'.* KERAS_BACKEND=torch"):
-        assert chosen(None, keras_writes, "tensorflow", "torch") is None
-    assert chosen(None, keras_writes, "tensorflow", "torch") is None
+        assert chosen(None, written, "tensorflow", "torch") is None
+    assert chosen(None, written, "tensorflow", "torch") is None
 
 
 @pytest.mark.parametrize("home", ["file", "{", "[]", '{"elsewhere": "torch"}'])

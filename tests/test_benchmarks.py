@@ -1,23 +1,15 @@
 """The benchmark's tables and pictures, and the environment that it makes."""
 
-import importlib.util
-from pathlib import Path
-
 import pytest
 
-pytestmark = pytest.mark.once
+from tests.processes import script
 
-ROOT = Path(__file__).parents[1]
+pytestmark = pytest.mark.once
 
 
 @pytest.fixture(scope="module")
 def speed():
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(ROOT / "benchmarks")
-        spec = importlib.util.spec_from_file_location("speed", ROOT / "benchmarks" / "speed.py")
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        yield module
+    return script("benchmarks/speed.py")
 
 
 def result(row, backend="torch", **contestants):

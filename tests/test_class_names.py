@@ -20,12 +20,7 @@ NAMES = ("Straßenbahn", "猫", "a, b")
 VIT, BIT = (config(classes=3, class_names=NAMES) for config in (small_vit_config, small_bit_config))
 
 
-def make(config=VIT):
-    return model_of(config)
-
-
 def with_note(path, note):
-    """The same file with another note in its comment."""
     with zipfile.ZipFile(path, "a") as archive:
         archive.comment = note if isinstance(note, bytes) else json.dumps(note).encode()
     return path
@@ -35,7 +30,7 @@ def with_note(path, note):
 def unnamed(tmp_path_factory):
     """A checkpoint of three classes without names, as from elsewhere."""
     path = tmp_path_factory.mktemp("unnamed") / "model.npz"
-    keras_vit.to_checkpoint(make(VIT.replace(class_names=None)), path)
+    keras_vit.to_checkpoint(model_of(VIT.replace(class_names=None)), path)
     return path
 
 
@@ -43,20 +38,14 @@ def unnamed(tmp_path_factory):
 @pytest.mark.parametrize("ending", [".npz", ".keras", ".weights.h5"])
 def test_every_kind_of_file_carries_them(config, ending, tmp_path):
     path = tmp_path / f"model{ending}"
-    save_model(make(config), path)
+    save_model(model_of(config), path)
     assert load(path).config.class_names == NAMES
     assert keras_vit.class_names(path) == list(NAMES)
     if ending == ".npz":
-        assert keras_vit.class_names(tmp_path) == keras_vit.class_names(make()) == list(NAMES)
+        assert keras_vit.class_names(tmp_path) == keras_vit.class_names(model_of(VIT)) == list(NAMES)
         assert keras_vit.inspect_checkpoint(path).to_dict()["config"]["class_names"] == list(NAMES)
         with np.load(path) as one:  # arrays for the original code are what they were
             assert "class_names" not in " ".join(one.files)
-
-
-def test_an_empty_line_at_the_end_of_a_list(tmp_path):
-    save_model(make(VIT.replace(class_names=None)), tmp_path / "model.npz")
-    (tmp_path / "classes.txt").write_text("\n".join(NAMES) + "\n\n", encoding="utf-8")
-    assert load(tmp_path / "model.npz").config.class_names == NAMES
 
 
 def test_the_checkpoint_that_comes_along():
@@ -70,7 +59,7 @@ def test_the_checkpoint_that_comes_along():
 def test_too_many_names_for_a_comment(tmp_path):
     """A zip archive's comment has 65,535 bytes; Python cuts longer ones off, and the grid would be lost, too."""
     names = tuple(f"class number {n}" for n in range(5000))
-    model = make(VIT.replace(classes=5000, class_names=names))
+    model = model_of(VIT.replace(classes=5000, class_names=names))
     with pytest.raises(ValueError, match=r"65,535 bytes.*\.keras.*class_names=None"):
         keras_vit.to_checkpoint(model, tmp_path / "model.npz")
     assert list(tmp_path.iterdir()) == []
@@ -103,21 +92,19 @@ def test_a_strange_note_is_a_warning(case, unnamed, tmp_path):
         keras_vit.from_checkpoint(path, classes=2)
 
 
-# Old files have their names in a text file beside them.
-
-
 @pytest.mark.parametrize("ending", [".npz", ".keras", ".weights.h5"])
 def test_names_beside_an_old_file(ending, tmp_path):
     path = tmp_path / f"model{ending}"
-    save_model(make(VIT.replace(class_names=None)), path)
+    save_model(model_of(VIT.replace(class_names=None)), path)
     # They belong to another model where the number differs.
-    for text, names in ((None, None), ("\ufeffx\ny\nz\n", ("x", "y", "z")), ("x\ny\n", None)):
+    three = ("x", "y", "z")
+    for text, names in ((None, None), ("\ufeffx\ny\nz\n", three), ("x\ny\nz\n\n", three), ("x\ny\n", None)):
         if text:
             (tmp_path / "classes.txt").write_text(text, encoding="utf-8")
         assert keras_vit.class_names(path) == (names and list(names))
         assert load(path).config.class_names == names
     # A file's own names are the ones.
-    save_model(make(), path, overwrite=True)
+    save_model(model_of(VIT), path, overwrite=True)
     assert keras_vit.class_names(path) == list(NAMES)
 
 

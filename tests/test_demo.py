@@ -1,9 +1,9 @@
 """The shipped checkpoint, and the demo that stands on it."""
 
 import importlib.util
+import inspect
 import json
 import zipfile
-from pathlib import Path
 
 import keras
 import numpy as np
@@ -14,12 +14,12 @@ from keras_vit import training
 from keras_vit._files import weights_folder
 from keras_vit.data import load_digits
 from keras_vit.export import FORMATS
-from tests.processes import environment
+from keras_vit.export.format import Format
+from tests.processes import script
 
 # `make demo BACKEND=...` shows it on each backend; what it does is tested on each.
 pytestmark = [pytest.mark.long, pytest.mark.once]
 
-ROOT = Path(__file__).resolve().parent.parent
 CHECKPOINT = weights_folder() / "glyphs.npz"
 
 needs_sklearn = pytest.mark.skipif(importlib.util.find_spec("sklearn") is None, reason="needs scikit-learn")
@@ -38,18 +38,8 @@ def test_the_checkpoint_is_small_and_official():
         assert "Transformer/encoderblock_0/MultiHeadDotProductAttention_1/query/kernel.npy" in archive.namelist()
 
 
-def module_of(path):
-    """A script; a wheel does not carry it."""
-    if not path.is_file():
-        pytest.skip("scripts are part of the repository only")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def test_the_classes_of_the_script_are_those_of_the_file():
-    train_glyphs = module_of(ROOT / "weights" / "train_glyphs.py")
+    train_glyphs = script("weights/train_glyphs.py")
     names = (weights_folder() / "glyphs_classes.txt").read_text(encoding="utf-8").splitlines()
     assert tuple(names) == train_glyphs.CLASSES
     assert len(set("".join(names))) == len("".join(names))
@@ -70,15 +60,24 @@ def test_the_split_is_fixed_and_even():
 
 @needs_sklearn
 def test_the_demo(tmp_path, monkeypatch, capsys):
-    """4 steps for each of the two models, and 100 of the test images."""
+    """4 steps for each of the two models, and 100 of the test images; test_readme.py has a real export."""
     pixels = pytest.importorskip("matplotlib.image")
-    monkeypatch.setenv("PYTHONPATH", environment(KERAS_BACKEND="tensorflow")["PYTHONPATH"])  # writes LiteRT
-    demo = module_of(ROOT / "examples" / "demo.py")
+    exported, real = [], keras_vit.export
+
+    def export(model, path, **options):
+        inspect.signature(real.export).bind(model, path, **options)
+        exported.append(model)
+        path.write_bytes(b"TFL3")
+
+    monkeypatch.setattr(keras_vit, "export", export)
+    monkeypatch.setattr(Format, "missing", lambda row: [])
+    monkeypatch.setattr(type(FORMATS["litert"]), "run", lambda row, path, x: {"y": exported[0].predict(x, verbose=0)})
+    demo = script("examples/demo.py")
     result = demo.run(tmp_path, seed=3, epochs=1, train_images=128, test_images=100)
     assert result["accuracy"]["transfer"] > 0.5  # nothing but the head start explains it
     assert result["accuracy"]["transfer"] > result["accuracy"]["scratch"] + 0.2
     assert result["mistakes"] == round(100 * (1 - result["accuracy"]["transfer"]))
-    expected = {"digits.keras", "digits.npz"} | (set() if FORMATS["litert"].missing() else {"digits.tflite"})
+    expected = {"digits.keras", "digits.npz", "digits.tflite"}
     assert set(result["files"]) == expected
     for name, file in result["files"].items():
         assert file["bytes"] == (tmp_path / name).stat().st_size

@@ -11,14 +11,13 @@ import pytest
 import keras_vit
 from keras_vit import depth, segmentation
 from keras_vit.export import FORMATS, export
+from tests.small_models import small_backbone_config
 from tests.test_classify_examples import BLOCK
 
 pytestmark = pytest.mark.nightly
 Image = pytest.importorskip("PIL.Image")
 SCRIPTS = Path(__file__).resolve().parents[1] / "examples/dense"
-BACKBONE = keras_vit.ViTConfig(
-    image_size=32, patch_size=8, width=16, depth=4, heads=2, mlp_width=24, pooling="none", filter="bilinear_pillow"
-)
+BACKBONE = small_backbone_config(image_size=32, patch_size=8, width=16, depth=4, mlp_width=24, filter="bilinear_pillow")
 KINDS = {
     "LinearSegmenter": keras_vit.LinearSegmenterConfig(
         backbone=BACKBONE, classes=3, blocks=(3,), short_side=32, crop_size=32, stride=21, pictures="dinov3"

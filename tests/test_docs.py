@@ -19,22 +19,15 @@ from cyclopts import CycloptsError, MissingArgumentError
 
 import keras_vit
 from keras_vit.cli.program import APP
-from tests.processes import environment
+from tests.processes import environment, script
+from tests.small_models import small_vit
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.once]
 
 ROOT = Path(__file__).parents[1]
 
 
-def script(name):
-    """A script of docs/ as a module."""
-    spec = importlib.util.spec_from_file_location(f"docs_{name}", ROOT / "docs" / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-make_api = script("make_api")
+make_api = script("docs/make_api.py")
 # Every public object once, by the name under which the reference has it; the factories have one text.
 PUBLIC = {
     f"keras_vit.{name}" if page == "models" else f"keras_vit.{page}.{name}": value
@@ -43,9 +36,7 @@ PUBLIC = {
 }
 CALLABLE = {name: value for name, value in PUBLIC.items() if callable(value)}
 # Examples that only JAX can run.
-JAX_ONLY = {
-    f"keras_vit.training.{name}" for name in ("data_parallel", "model_parallel", "load_sharded", "save_sharded")
-}
+JAX_ONLY = {f"keras_vit.training.{n}" for n in ("data_parallel", "model_parallel", "load_sharded", "save_sharded")}
 
 
 def attribute_text(name):
@@ -116,7 +107,6 @@ def shown_elsewhere(name):
 
 
 def missing(name):
-    """What the text of a public name lacks, in words."""
     value, about = PUBLIC[name], text(name)
     if not about:
         return ["a text"]
@@ -145,7 +135,6 @@ def keras_vit_layer():
     return keras.layers.Layer
 
 
-@pytest.mark.once
 def test_every_public_name_is_documented():
     gaps = {name: lacks for name in PUBLIC if (lacks := missing(name))}
     assert len(PUBLIC) > 120
@@ -175,6 +164,7 @@ def examples():
     return {**{name: text(name) for name in PUBLIC}, **{name: inspect.getdoc(f) for name, f in factories.items()}}
 
 
+@pytest.mark.each_backend
 @pytest.mark.skipif(os.environ["KERAS_BACKEND"] == "tensorflow", reason="the same on all backends")
 def test_the_examples_run(shared, monkeypatch, backend):
     """In one namespace, but what one example defines is gone for the next. On JAX, those that only JAX can run."""
@@ -194,20 +184,17 @@ def test_the_examples_run(shared, monkeypatch, backend):
     assert runner.tries >= len(run)
 
 
-@pytest.mark.once
 def test_every_factory_has_an_example_of_its_own():
     for name in make_api.factories():
         about = inspect.getdoc(getattr(keras_vit, name))
         assert f">>> model = keras_vit.{name}(" in about and "create_model(" not in about
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("page", sorted(make_api.texts()))
 def test_the_reference_has_all_public_names(page):
     assert (ROOT / "docs" / "api" / page).read_text() == make_api.texts()[page], "run python docs/make_api.py"
 
 
-@pytest.mark.once
 def test_every_public_name_is_on_one_page_of_the_reference():
     for room, members in make_api.public().items():
         shown = [name for _, _, names in make_api.PAGES[room] for name in names.split()]
@@ -216,15 +203,13 @@ def test_every_public_name_is_on_one_page_of_the_reference():
     assert written == set(make_api.texts()), "run python docs/make_api.py"
 
 
-@pytest.mark.once
 def test_the_table_of_the_zoo_is_fresh():
-    assert (ROOT / "docs" / "zoo.md").read_text() == script("make_zoo").text(), "run python docs/make_zoo.py"
+    assert (ROOT / "docs" / "zoo.md").read_text() == script("docs/make_zoo.py").text(), "run python docs/make_zoo.py"
 
 
-@pytest.mark.once
 def test_every_family_was_tried_out():
     """The page is what its script makes of its lines; it names the backends that a family was not tried on."""
-    make_families = script("make_families")
+    make_families = script("docs/make_families.py")
     page = (ROOT / "docs" / "families.md").read_text(encoding="utf-8")
     rows = make_families.rows_of(page)
     assert {backend for _, backend in rows} == set(make_families.BACKENDS.values())
@@ -234,15 +219,14 @@ def test_every_family_was_tried_out():
     assert families <= {family.partition(",")[0] for family, _ in rows}
 
 
+@pytest.mark.each_backend
 def test_tensorboard_as_the_page_on_training_shows_it(tmp_path, backend):
     """Keras writes with TensorFlow on every backend, and with a package that TensorFlow no longer brings."""
     if backend != "tensorflow":
         pytest.skip("the same on all backends")
     import keras
 
-    model = keras_vit.VisionTransformer(
-        keras_vit.ViTConfig(image_size=8, patch_size=4, width=16, depth=1, heads=2, mlp_width=16, classes=3)
-    )
+    model = small_vit()
     model.compile("sgd", "mse")
     model.fit(np.zeros((2, 8, 8, 3)), np.zeros((2, 3)), verbose=0, callbacks=[keras.callbacks.TensorBoard(tmp_path)])
     assert list(tmp_path.rglob("events.out.*"))
@@ -262,12 +246,11 @@ FAULTS = {
 }
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("case", FAULTS)
 def test_the_check_of_the_site_finds_faults(case, tmp_path):
     for name, page in PAGES.items():
         (tmp_path / name).write_text(page)
-    faults = script("check_site").faults
+    faults = script("docs/check_site.py").faults
     assert faults(tmp_path) == []
     page, message = FAULTS[case]
     (tmp_path / "faulty.html").write_text(page)
@@ -287,9 +270,8 @@ OUTSIDE = ("CONTRIBUTING.md", "SECURITY.md", "weights/README.md", "examples/clas
 
 def code_pages():
     """The pages with blocks of Python, but the README (tests/test_readme.py) and what is generated from docstrings."""
-    paths = [p for p in (ROOT / "docs").rglob("*.md") if ROOT / "docs/api" not in p.parents] + [
-        ROOT / name for name in OUTSIDE
-    ]
+    docs = [path for path in (ROOT / "docs").rglob("*.md") if ROOT / "docs/api" not in path.parents]
+    paths = [*docs, *(ROOT / name for name in OUTSIDE)]
     return sorted(str(p.relative_to(ROOT)) for p in paths if BLOCK.search(p.read_text(encoding="utf-8")))
 
 
@@ -342,6 +324,7 @@ for page, code in json.load(sys.stdin).items():
 """
 
 
+@pytest.mark.each_backend
 @pytest.mark.nightly
 def test_the_code_on_each_page_runs_in_a_fresh_interpreter(shared, tmp_path, backend):
     """From top to bottom, outside a checkout: a page makes all that it uses, except a folder `photos/`."""
@@ -380,7 +363,6 @@ def command_of(page, beginning):
     return shlex.split(line)[1:]
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("page", TASKS)
 def test_a_page_of_a_task_begins_with_a_block_that_runs_and_what_it_prints(page):
     text_of_page = (ROOT / "docs" / f"{page}.md").read_text("utf-8")
@@ -390,7 +372,6 @@ def test_a_page_of_a_task_begins_with_a_block_that_runs_and_what_it_prints(page)
     assert OUTPUT.search(text_of_page)
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("page", "training dense detection zero_shot inspection loading features export/README".split())
 def test_a_page_of_a_task_opens_with_a_picture_code_a_command_and_what_to_vary(page):
     opening = (ROOT / "docs" / f"{page}.md").read_text("utf-8").partition("\n## ")[0]
@@ -398,7 +379,6 @@ def test_a_page_of_a_task_opens_with_a_picture_code_a_command_and_what_to_vary(p
     assert places == sorted(places) and places[0] > 0, places
 
 
-@pytest.mark.once
 def test_pages_define_the_names_that_they_use(tmp_path):
     """Also in blocks that do not run."""
     for page in code_pages():
@@ -409,7 +389,6 @@ def test_pages_define_the_names_that_they_use(tmp_path):
     assert done.returncode == 0, done.stdout
 
 
-@pytest.mark.once
 def test_keras_vit_is_imported_before_keras_for_which_it_chooses_the_backend():
     """Keras alone takes TensorFlow, and fails where only PyTorch or JAX is installed."""
     pages = [ROOT / name for name in ("README.md", "docs/api/index.md", *code_pages())]
@@ -427,10 +406,12 @@ def test_keras_vit_is_imported_before_keras_for_which_it_chooses_the_backend():
     assert len(sources) > 30 and not late, sorted(set(late))
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("page", code_pages())
 def test_a_block_that_does_not_run_is_python_and_says_why(page):
-    for block in BLOCK.finditer((ROOT / page).read_text(encoding="utf-8")):
+    about = (ROOT / page).read_text(encoding="utf-8")
+    blocks = list(BLOCK.finditer(about))
+    assert len(blocks) == len(re.findall("^```python$", about, re.MULTILINE))  # none is swallowed by the one before it
+    for block in blocks:
         compile(block["code"], page, "exec")
         assert block["reason"] is None or len(block["reason"].split()) >= 2
 
@@ -442,6 +423,7 @@ SHORTER = {r"steps=\d+": "steps=2", r"epochs=\d+": "epochs=1", "train=300, test=
 SHORTER |= {r"count=\d+": "count=6"}
 
 
+@pytest.mark.each_backend
 @pytest.mark.nightly
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs(path, backend, monkeypatch, tmp_path, capsys):
@@ -466,7 +448,6 @@ def test_a_notebook_runs(path, backend, monkeypatch, tmp_path, capsys):
     assert capsys.readouterr().out
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_is_what_its_script_says_with_fresh_outputs(path):
     notebook = json.loads(path.with_suffix(".ipynb").read_text(encoding="utf-8"))
@@ -484,7 +465,6 @@ def test_a_notebook_is_what_its_script_says_with_fresh_outputs(path):
     assert any(cell["outputs"] for cell in code)
 
 
-@pytest.mark.once
 def test_every_command_line_on_a_page_is_understood():
     """In blocks, where two spaces or # begin what is said of it; in sentences, which may leave arguments out."""
     faults, seen = [], 0
@@ -504,11 +484,3 @@ def test_every_command_line_on_a_page_is_understood():
                     faults.append(f"{path.name}: keras-vit {line}: {error}")
     assert not faults, "\n".join(faults)
     assert seen > 30
-
-
-@pytest.mark.once
-def test_every_block_of_a_page_is_looked_at():
-    """None is swallowed by the one before it."""
-    for page in code_pages():
-        text_of_page = (ROOT / page).read_text(encoding="utf-8")
-        assert len(BLOCK.findall(text_of_page)) == len(re.findall("^```python$", text_of_page, re.MULTILINE)), page

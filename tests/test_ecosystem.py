@@ -21,7 +21,6 @@ def blocks(page):
 
 @pytest.fixture
 def run(tmp_path, monkeypatch):
-    """A function that runs the first block and the one that is marked so, and gives their names."""
     monkeypatch.chdir(tmp_path)
 
     def run_block(mark):

@@ -34,12 +34,8 @@ PEERS = {
     "big_vision": Peer(("big_vision.models.vit",), ("jax",)),
 }
 # What the first part of a name in our column of a table stands for; other names are of the package itself.
-OURS = {
-    "keras_vit": "keras_vit",
-    "training": "keras_vit.training",
-    "Augmentation": "keras_vit.training:Augmentation",
-    "ViTConfig": "keras_vit:ViTConfig",
-}
+OURS = {"keras_vit": "keras_vit", "training": "keras_vit.training", "ViTConfig": "keras_vit:ViTConfig"}
+OURS["Augmentation"] = "keras_vit.training:Augmentation"
 
 
 def page(name):
@@ -205,11 +201,8 @@ def test_keras_hub_computes_as_its_page_says(peer):
 
 
 # Variants, and KerasHub's class for them with the number of classes: it reads DeiT's files with a head only.
-KINDS = {
-    "DeiT-B/16-distilled": ("DeiTBackbone", 5),
-    "DINOv2-S/14": ("DINOV2Backbone", None),
-    "DINOv3-S/16": ("DINOV3Backbone", None),
-}
+KINDS = {"DeiT-B/16-distilled": ("DeiTBackbone", 5), "DINOv2-S/14": ("DINOV2Backbone", None)}
+KINDS["DINOv3-S/16"] = "DINOV3Backbone", None
 
 
 @theirs("keras")

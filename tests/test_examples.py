@@ -46,7 +46,6 @@ def run(script, *arguments, folder):
 
 @pytest.fixture(scope="module")
 def miniature(tmp_path_factory):
-    """All experiments."""
     folder = tmp_path_factory.mktemp("miniature")
     printed = run("paper_in_miniature.py", "--only", *EXPERIMENTS, "--seed", "3", "--output", "out", folder=folder)
     return json.loads((folder / "out" / "miniature.json").read_text()), folder / "out", printed

@@ -25,17 +25,6 @@ def test_a_file_takes_its_place_when_it_is_complete(tmp_path):
     assert path.read_text() == "first" and names(tmp_path) == [path.name]
 
 
-@pytest.mark.parametrize("written", [False, True])
-def test_what_failed_leaves_nothing(tmp_path, written):
-    path = tmp_path / "a.txt"
-    write_text(path, "old")
-    with pytest.raises(KeyboardInterrupt), replacing(path) as temporary:
-        if written:
-            temporary.write_text("half")
-        raise KeyboardInterrupt
-    assert path.read_text() == "old" and names(tmp_path) == [path.name]
-
-
 @contextlib.contextmanager
 def longest_file(size):
     """What a full disk does to a process: no file may become longer than this."""

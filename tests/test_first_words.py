@@ -27,16 +27,7 @@ def test_names_of_timm_and_hugging_face(name, variant, first):
         keras_vit.create_model(name)
 
 
-def test_names_that_nothing_is_like_say_so():
-    with pytest.raises(ValueError, match="There is no variant 'resnet50'. "):
-        keras_vit.create_model("resnet50")
-    with pytest.raises(ValueError, match="Did you mean 'ViT-B/16'"):
-        keras_vit.create_model("ViT-B/17")
-
-
 def test_the_package_of_exports_can_be_called():
     for export in (keras_vit.export, keras_vit.export.export):
-        with pytest.raises(ValueError, match="glyphs.doc") as error:
+        with pytest.raises(ValueError, match="(?s)glyphs.doc.*onnx|onnx.*glyphs.doc"):
             export(keras_vit.load("glyphs"), "glyphs.doc")
-    assert "onnx" in str(error.value)
-    assert keras_vit.export.FORMATS

@@ -9,11 +9,12 @@ from keras_vit.interpolation import METHODS, interpolation_matrices, interpolati
 from keras_vit.layers import resize_table
 from tests.compute import assert_close
 
+pytestmark = pytest.mark.once
+
 SIZES = [(1, 1), (1, 4), (4, 1), (5, 5), (2, 9), (7, 12), (28, 48), (48, 28), (37, 14), (14, 16)]
 every_method = pytest.mark.parametrize("method", METHODS)
 
 
-@pytest.mark.once
 @every_method
 @pytest.mark.parametrize(("old", "new"), SIZES)
 def test_rows_sum_to_one(method, old, new):
@@ -28,6 +29,7 @@ def test_rows_sum_to_one(method, old, new):
         np.testing.assert_allclose(matrix[::-1, ::-1], matrix, rtol=0, atol=1e-12)
 
 
+@pytest.mark.each_backend
 @pytest.mark.nightly_elsewhere
 @every_method
 @pytest.mark.parametrize("size", [1, 2, 7, 48])
@@ -41,6 +43,7 @@ def test_the_same_size_is_the_identity(method, size, xp):
         assert_close(matrix, np.eye(size), tolerance)
 
 
+@pytest.mark.each_backend
 @pytest.mark.nightly_elsewhere
 @pytest.mark.parametrize("xp", [np, keras.ops])
 def test_an_offset_counts_where_either_side_changes(xp):
@@ -55,7 +58,6 @@ def test_an_offset_counts_where_either_side_changes(xp):
 RULES = {"timm": "bicubic", "hf": "bicubic_hf", "hf_dinov2_registers": "bicubic", "fb_dinov2_offset": "bicubic_offset"}
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("rule", RULES)
 def test_tables_of_position_embeddings_as_torch_resizes_them(golden, rule):
     """timm's, Hugging Face's and Facebook's own functions. The nearest wrong rule is off by 0.15 or more."""
@@ -70,6 +72,7 @@ def test_tables_of_position_embeddings_as_torch_resizes_them(golden, rule):
         assert_close(table, ref[f"{case}/{rule}"], 2e-5)
 
 
+@pytest.mark.each_backend
 @every_method
 @pytest.mark.parametrize(("old", "new"), [(7, 12), (12, 5), (3, 1)])
 def test_in_the_graph(method, old, new):
@@ -77,14 +80,12 @@ def test_in_the_graph(method, old, new):
     assert_close(matrix, interpolation_matrix(old, new, method), 3e-6)
 
 
-@pytest.mark.once
 @pytest.mark.parametrize(("old", "new"), [(5, 9), (9, 4), (7, 12), (12, 7), (2, 3)])
 def test_official_is_what_scipy_does(old, new):
     zoomed = np.stack([scipy.ndimage.zoom(row, new / old, order=1) for row in np.eye(old)], 1)
     assert_close(interpolation_matrix(old, new, "official"), zoomed, 1e-12)
 
 
-@pytest.mark.once
 def test_methods_by_hand():
     """Two samples become four: corners aligned, or centres of halves."""
     thirds = [[1, 0], [2 / 3, 1 / 3], [1 / 3, 2 / 3], [0, 1]]
@@ -98,7 +99,6 @@ def test_methods_by_hand():
     assert_close(interpolation_matrix(5, 15, "bicubic")[7], np.eye(5)[2], 1e-12)
 
 
-@pytest.mark.once
 @pytest.mark.parametrize("xp", [np, keras.ops])
 def test_unknown_method(xp):
     with pytest.raises(ValueError, match="interpolation must be one of .*'bicubic'.*'official'.* but 'lanczos'"):

@@ -35,18 +35,10 @@ def test_every_private_name_has_its_reason():
     tree = ast.parse(Path(_keras.__file__).read_text(encoding="utf-8"))
     nodes = [*ast.walk(tree)]
     names = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
-    names |= {
-        method.name for cls in nodes if isinstance(cls, ast.ClassDef) for method in cls.body if hasattr(method, "name")
-    }
-    names |= {
-        node.args[1].value for node in nodes if isinstance(node, ast.Call) and ast.unparse(node.func) == "getattr"
-    }
-    of_torch = {path.rpartition(".")[2] for path in _keras.PRIVATE_IN_TORCH}
-    assert {*filter(is_private, names)} - of_torch == {
-        *_keras.PRIVATE,
-        *_keras.PRIVATE_IN_JAX,
-        *_keras.PRIVATE_ON_TORCH,
-    }
+    names |= {m.name for cls in nodes if isinstance(cls, ast.ClassDef) for m in cls.body if hasattr(m, "name")}
+    names |= {n.args[1].value for n in nodes if isinstance(n, ast.Call) and ast.unparse(n.func) == "getattr"}
+    theirs = {path.rpartition(".")[2] for path in _keras.PRIVATE_IN_TORCH}
+    assert {*filter(is_private, names)} - theirs == {*_keras.PRIVATE, *_keras.PRIVATE_IN_JAX, *_keras.PRIVATE_ON_TORCH}
     if keras.backend.backend() == "jax":
         assert all(hasattr(functional(), name) for name in _keras.PRIVATE_IN_JAX)
     layer = functional().layers[-1]
@@ -56,7 +48,6 @@ def test_every_private_name_has_its_reason():
         import torch
 
         assert all(hasattr(functional(), name) for name in _keras.PRIVATE_ON_TORCH)
-
         for path in _keras.PRIVATE_IN_TORCH:
             assert operator.attrgetter(path.removeprefix("torch."))(torch)
     reasons = _keras.PRIVATE | _keras.PRIVATE_IN_TORCH | _keras.PRIVATE_IN_JAX | _keras.PRIVATE_ON_TORCH
@@ -86,8 +77,6 @@ def draws():
     if keras.backend.backend() == "torch":
         import torch
 
-        assert all(hasattr(functional(), name) for name in _keras.PRIVATE_ON_TORCH)
-
         arrays.append(torch.rand(3))
     return [random.random(), np.random.rand(), *(keras.ops.convert_to_numpy(array).tobytes() for array in arrays)]
 
@@ -104,7 +93,7 @@ def test_a_seed_gives_the_random_numbers_of_keras(backend, monkeypatch):
         _keras.set_random_seed(None)
 
 
-def test_layers_inside():
+def test_layers_inside_and_their_own_weights():
     outer = Outer()
     outer(keras.ops.zeros((1, 2)))
     dense = outer.second.layers[0]
@@ -114,6 +103,9 @@ def test_layers_inside():
     assert outer not in inside
     assert inside.index(outer.second) < inside.index(dense)  # outer ones first
     assert len({id(layer) for layer in inside}) == len(inside)
+    assert _keras.own_trainable_weights(outer) == []
+    outer.first.trainable = False
+    assert [weight.name for weight in _keras.own_trainable_weights(outer.first)] == ["kernel", "bias"]
 
 
 def nested():
@@ -139,14 +131,6 @@ def test_models_are_called_layer_by_layer(make):
     again = keras.Model(model.inputs, _keras.call_layers(model, model.inputs, call))
     assert (keras.ops.convert_to_numpy(again(x)) == times * wanted).all()
     assert (keras.ops.convert_to_numpy(model(x)) == wanted).all()
-
-
-def test_own_trainable_weights():
-    outer = Outer()
-    outer(keras.ops.zeros((1, 2)))
-    assert _keras.own_trainable_weights(outer) == []
-    outer.first.trainable = False
-    assert [weight.name for weight in _keras.own_trainable_weights(outer.first)] == ["kernel", "bias"]
 
 
 class Counted(_keras.DecayingOptimizer, keras.optimizers.SGD):

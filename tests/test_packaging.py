@@ -3,7 +3,6 @@
 import ast
 import compileall
 import email
-import importlib.util
 import os
 import re
 import shutil
@@ -18,6 +17,7 @@ import pytest
 import yaml
 
 from keras_vit._names import DISTRIBUTION, PACKAGES
+from tests.processes import script
 
 pytestmark = pytest.mark.once
 
@@ -25,14 +25,6 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["project"]
 VERSION = re.search(r'^__version__ = "(.+)"$', (REPOSITORY / "keras_vit" / "__init__.py").read_text(), re.MULTILINE)[1]
 CHANGELOG = (REPOSITORY / "CHANGELOG.md").read_text()
-
-
-def script(name):
-    """A file of Python at the top of the repository, as a module."""
-    spec = importlib.util.spec_from_file_location(name, REPOSITORY / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture(scope="module")
@@ -127,7 +119,7 @@ def broken_links(markdown):
 
 
 def test_all_addresses_come_from_one_variable():
-    hatch_build = pytest.importorskip("hatchling") and script("hatch_build")
+    hatch_build = pytest.importorskip("hatchling") and script("hatch_build.py")
     home = "https://github.com/someone/models"
     text = hatch_build.long_description((REPOSITORY / "README.md").read_text(), home)
     assert f"]({home}/blob/HEAD/docs/install.md)" in text and f"]({home}/raw/HEAD/docs/images/" in text
@@ -169,16 +161,7 @@ def test_the_version_is_the_same_everywhere_and_the_changelog_as_keep_a_changelo
     versions = [tuple(map(int, version.split("."))) for version, _ in released]
     assert versions == sorted(versions, reverse=True)
     kinds = set(re.findall(r"^### (.+)$", CHANGELOG, re.MULTILINE))
-    assert kinds <= {
-        "Numbers that change",
-        "Added",
-        "Breaking",
-        "Changed",
-        "Deprecated",
-        "Removed",
-        "Fixed",
-        "Security",
-    }
+    assert kinds <= {"Numbers that change", *"Added Breaking Changed Deprecated Removed Fixed Security".split()}
 
 
 def test_the_lowest_versions_are_the_lower_bounds():
@@ -188,9 +171,8 @@ def test_the_lowest_versions_are_the_lower_bounds():
     extras = ("images", "plots", "demo", "torch")
     declared = [*PROJECT["dependencies"], *(line for e in extras for line in PROJECT["optional-dependencies"][e])]
     declared = [line for line in declared if not line.startswith(DISTRIBUTION)]
-    assert {name: f"{name}>={version}" for name, version in bounds.items()} == {
-        re.match(r"[\w-]+", line)[0]: line.partition(",")[0] for line in declared
-    }
+    wanted = {re.match(r"[\w-]+", line)[0]: line.partition(",")[0] for line in declared}
+    assert {name: f"{name}>={version}" for name, version in bounds.items()} == wanted
 
 
 def test_the_workflows_are_yaml_and_run_what_the_makefile_has():
@@ -199,8 +181,8 @@ def test_the_workflows_are_yaml_and_run_what_the_makefile_has():
         text = path.read_text()
         assert yaml.safe_load(text), path.name
         assert set(re.findall(r"run: make ([\w-]+)", text)) <= set(targets), path.name
-        for script in re.findall(r"run: (\.ci/\S+)", text):
-            assert os.access(REPOSITORY / script, os.X_OK), path.name
+        for file in re.findall(r"run: (\.ci/\S+)", text):
+            assert os.access(REPOSITORY / file, os.X_OK), path.name
 
 
 def test_a_release_has_the_number_of_the_package():
@@ -255,9 +237,8 @@ def test_names_are_those_that_type_checkers_see():
     for init in (REPOSITORY / "keras_vit").rglob("__init__.py"):
         if "lazy_names(__name__)" in init.read_text():
             rooms[".".join(init.parent.relative_to(REPOSITORY).parts)] = names_in(init)
-    assert {
-        room: {source: {*names.split()} for source, names in rows.items()} for room, rows in PACKAGES.items()
-    } == rooms
+    split = {room: {source: {*names.split()} for source, names in rows.items()} for room, rows in PACKAGES.items()}
+    assert split == rooms
 
 
 def test_it_is_imported_from_compiled_files_alone(tmp_path):

@@ -53,9 +53,6 @@ def encoded(image, kind="png", **options):
     return stream
 
 
-# The original code's pixels
-
-
 @pytest.mark.parametrize("picture", PICTURES)
 @pytest.mark.parametrize(("size", "stride"), [(224, 4), (96, 3)])
 def test_default_is_the_official_evaluation(reference, picture, size, stride):
@@ -87,9 +84,6 @@ def test_other_evaluations_within_one_grey_level(reference, picture, name, optio
     if options:
         np.testing.assert_array_equal(pixels, np.round(pixels))
         assert np.mean(difference > 0.5) < 0.2  # Measured up to 0.14; rounding instead of cutting off gives half.
-
-
-# Resizing arrays
 
 
 def test_resize_by_hand():
@@ -134,9 +128,6 @@ def test_filters_are_pillows_with_and_without_it(filter, rng, monkeypatch):
             found = Pipeline(size, filter=filter).resized(batch)
             assert found.dtype == np.float32
             np.testing.assert_array_equal(found, wanted, f"{batch.shape} to {size}")
-
-
-# Reading files
 
 
 def palette(**info):
@@ -211,6 +202,8 @@ def test_files_of_other_channels(tmp_path, rng, monkeypatch):
     monkeypatch.setitem(sys.modules, "PIL", None)
     with pytest.raises(ImportError, match=r"1.png' with 1 channels needs Pillow, which is not installed: pip install"):
         read_channels(tmp_path / "1.png", 1)
+    with pytest.raises(ImportError, match=r"keras-vit-zoo\[images\]"):
+        load_image(tmp_path / "any.png")
 
 
 def cut_short(kind):
@@ -237,15 +230,6 @@ def test_files_that_are_no_images(tmp_path, name):
         load_image(Image.new("F", (8, 8)))
 
 
-def test_without_pillow(monkeypatch, tmp_path):
-    monkeypatch.setitem(sys.modules, "PIL", None)
-    with pytest.raises(ImportError, match=r"keras-vit-zoo\[images\]"):
-        load_image(tmp_path / "any.png")
-
-
-# Pixels to [-1, 1]
-
-
 def scaled(pixels):
     return (pixels.astype("float32") - np.float32(127.5)) / np.float32(127.5)
 
@@ -261,9 +245,6 @@ def test_preprocess_numpy(dtype, rng):
     np.testing.assert_array_equal(preprocess_input(pixels[0]), out[0])
     np.testing.assert_array_equal(preprocess_input(list(pixels)), out)
     np.testing.assert_array_equal(preprocess_input(pixels.tolist()), out)
-
-
-# The one check of pixels
 
 
 GOOD = np.full((2, 4, 5, 3), 90.0, "float32")
@@ -330,9 +311,6 @@ def test_preprocess_warns_of_floats_that_are_scaled_already():
     np.testing.assert_array_equal(out, scaled(pixels))
 
 
-# Classes to names
-
-
 def test_imagenet1k_classes():
     classes = imagenet1k_classes()
     ids, names = zip(*classes, strict=True)
@@ -367,12 +345,8 @@ def test_decode_imagenet1k():
     probabilities = np.zeros((2, 1000), dtype="float32")
     probabilities[0, [207, 281, 0, 1]] = 0.5, 0.25, 0.1875, 0.0625
     probabilities[1, 999] = 1
-    first, second = decode_predictions(probabilities, top=3)
-    assert first == [
-        ("n02099601", "golden retriever", 0.5),
-        ("n02123045", "tabby", 0.25),
-        ("n01440764", "tench", 0.1875),
-    ]
+    one, second = decode_predictions(probabilities, top=3)
+    assert one == [("n02099601", "golden retriever", 0.5), ("n02123045", "tabby", 0.25), ("n01440764", "tench", 0.1875)]
     assert second[0] == ("n15075141", "toilet tissue", 1.0)
     assert [entry[1] for entry in second[1:]] == ["tench", "goldfish"]  # Equal scores: by index.
     assert len(decode_predictions(probabilities[:1], top=np.int64(1000))[0]) == 1000

@@ -146,9 +146,6 @@ def test_a_model_in_tf_data(model, rng):
         np.testing.assert_array_equal(np.concatenate(list(data.as_numpy_iterator())), expected)
 
 
-# Streams
-
-
 @pytest.fixture(scope="module")
 def data():
     return twelve_images()

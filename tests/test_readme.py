@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 import keras_vit
-from tests.processes import environment
-from tests.test_docs import script
+from tests.processes import environment, script
 
 pytestmark = pytest.mark.long
 
@@ -16,7 +15,6 @@ ROOT = Path(__file__).parents[1]
 
 
 def blocks(page, run_elsewhere=False):
-    """Its blocks of Python that run on every backend, or those that say why they do not."""
     found = re.findall(r"(^<!-- not run: .+? -->\n)?^```python\n(.*?)^```", (ROOT / page).read_text(), re.M | re.S)
     return [code for mark, code in found if bool(mark) == run_elsewhere]
 
@@ -35,14 +33,11 @@ def empty_folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_there_is_something_to_run():
-    assert len(BLOCKS) >= 5 and len(blocks("README.md", run_elsewhere=True)) >= 4
-
-
 @pytest.mark.once
 def test_a_picture_stands_beside_the_code_that_made_it():
     """A sample that the code reads, or what it writes and docs/make_start.py keeps; the bars name their script."""
-    kept = script("make_start").README
+    assert len(BLOCKS) >= 5 and len(blocks("README.md", run_elsewhere=True)) >= 4
+    kept = script("docs/make_start.py").README
     cards = (ROOT / "README.md").read_text("utf-8").split('<div class="task" markdown>\n')
     pictures = {name: card for card in cards for name in re.findall(r"!\[[^\]]+\]\(docs/images/(\S+)\)", card)}
     assert len(pictures) >= 4

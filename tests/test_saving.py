@@ -13,8 +13,10 @@ import keras_vit
 from keras_vit.checkpoints import save_model
 from keras_vit.models import weights_by_path
 from tests.compute import forward
+from tests.models.test_dense_options import IMAGES, changed
+from tests.models.test_threads import flat
 from tests.processes import environment
-from tests.small_models import model_of
+from tests.small_models import model_of, small_bit_config, small_vit_config
 from tests.tolerances import SAME_FUNCTION
 
 # Keras 3.15 reads variables of any backend with `np.array(variable)`, by an `__array__` without NumPy 2's `copy`.
@@ -24,9 +26,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method:UserWarning"),
 ]
 
-CONFIG = keras_vit.ViTConfig(
-    image_size=16, patch_size=8, width=16, depth=2, heads=2, mlp_width=24, classes=5, representation_size=12
-)
+CONFIG = small_vit_config(image_size=16, patch_size=8, width=16, mlp_width=24, classes=5, representation_size=12)
 RATES = {"dropout": 0.1, "attention_dropout": 0.1, "drop_path": 0.1}
 
 
@@ -67,32 +67,6 @@ def assert_same_weights(got, wanted):
         np.testing.assert_array_equal(a, b, err_msg=path)
 
 
-# Files
-
-VARIETIES = {
-    "gap": (CONFIG.replace(class_token=False, pooling="avg"), {"name": "mine"}),
-    "map": (CONFIG.replace(class_token=False, pooling="map"), {"dtype": "mixed_bfloat16"}),
-    "tokens": (CONFIG.replace(pooling="none", classes=None, representation_size=None), {"trainable": False}),
-    "rates": (CONFIG.replace(**RATES, remat=True, gelu="exact", include_preprocessing=True), {}),
-    "rectangles": (CONFIG.replace(image_size=(16, 32), patch_size=(4, 8), channels=1, dynamic=True), {}),
-}
-
-
-@pytest.mark.once
-@pytest.mark.parametrize("variety", VARIETIES)
-def test_keras_file(tmp_path, variety):
-    config, options = VARIETIES[variety]
-    model = make(config, **options)
-    loaded = saved_and_loaded(model, tmp_path / "model.keras")
-    assert type(loaded) is type(model) and loaded.config == config
-    assert (loaded.name, loaded.trainable) == (model.name, model.trainable)
-    assert loaded.get_config() == model.get_config()
-    assert [layer.dtype_policy.name for layer in loaded.layers] == [layer.dtype_policy.name for layer in model.layers]
-    assert_same_weights(loaded, model)
-    again = keras_vit.VisionTransformer.from_config(model.get_config())
-    assert again.get_config() == model.get_config() and again.config == config
-
-
 @pytest.mark.parametrize(("writes", "reads"), [(RATES, {}), ({}, RATES), ({"remat": True}, {})])
 @pytest.mark.nightly_elsewhere
 def test_weights_do_not_hang_on_rates(tmp_path, writes, reads):
@@ -103,55 +77,14 @@ def test_weights_do_not_hang_on_rates(tmp_path, writes, reads):
     assert_same_weights(other, model)
 
 
-# Copies and parts
-
-
-FAMILIES = {
-    "vit": (CONFIG.replace(class_names=tuple("abcde"), **RATES), ("block_0", "block_1/attention")),
-    "bit": (
-        keras_vit.BiTConfig(image_size=16, stages=(1,), width=32, classes=5, class_names=tuple("abcde")),
-        ("conv_root", "block1_unit1"),
-    ),
-}
-
-
-@pytest.fixture(params=FAMILIES)
-def original(request):
-    """A model with all that a clone could forget."""
-    config, frozen = FAMILIES[request.param]
-    model = make(config, name="mine", dtype="mixed_bfloat16")
-    model.get_layer("head").enable_lora(2, lora_alpha=3)
-    if request.param == "vit":
-        model.get_layer("block_1").mlp.fc1.enable_lora(2)
-        model.get_layer("block_1").mlp.fc1.bias.trainable = False
-    for name in frozen:
-        layer = model.get_layer(name.partition("/")[0])
-        (layer.attention if name.endswith("attention") else layer).trainable = False
-    return model
-
-
-@pytest.mark.nightly_elsewhere
-def test_a_copy(original):
-    """A model of its class with the same config, weights, adapters and frozen layers."""
-    copy = original.with_config()
-    assert type(copy) is type(original) and copy.get_config() == original.get_config()
-    assert copy.dtype_policy.name == "mixed_bfloat16"
-    got, wanted = weights_by_path(copy), weights_by_path(original)
-    assert not {*map(id, got.values())} & {*map(id, wanted.values())}
-    assert list(got) == list(wanted)
-    assert all((w.shape, w.trainable) == (wanted[path].shape, wanted[path].trainable) for path, w in got.items())
-    assert any("lora_kernel_a" in path for path in got) and not all(w.trainable for w in got.values())
-    np.testing.assert_array_equal(forward(copy, images()), forward(original, images()))
-    again = copy.with_config(image_size=32, name="other").with_config(image_size=16)
-    assert again.config == original.config
+FAMILIES = {"vit": CONFIG.replace(**RATES), "bit": small_bit_config(classes=5)}
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.nightly_elsewhere
 def test_clones_of_keras_answer_train_and_save(family, tmp_path):
     """Keras makes them layer by layer: plain functional models, with new weights and without the config."""
-    config, _ = FAMILIES[family]
-    model = make(config)
+    model = make(FAMILIES[family])
     model.get_layer("head").enable_lora(2, lora_alpha=3)
     model.get_layer("head").lora_kernel_b.assign(np.ones((2, 5), "f4"))
     clone = keras.models.clone_model(model)
@@ -174,9 +107,6 @@ def test_parts_and_models_around(model, tmp_path):
     inner = saved_and_loaded(outer, tmp_path / "outer.keras").layers[1]
     assert type(inner) is keras_vit.VisionTransformer and inner.config == CONFIG
     assert_same_weights(inner, model)
-
-
-# What else belongs to a model
 
 
 @pytest.mark.once
@@ -208,9 +138,6 @@ def test_the_global_dtype_policy_is_remembered(tmp_path):
         assert copy.get_layer("head").dtype_policy.name == "float32"
 
 
-# Mixed precision
-
-
 # A number of bfloat16 has 8 bits and one of float16 has 11: 0.4 % and 0.05 %, a few times over in two blocks.
 @pytest.mark.parametrize(
     ("policy", "tolerance"), [("mixed_bfloat16", 3e-2), pytest.param("mixed_float16", 4e-3, marks=pytest.mark.once)]
@@ -238,14 +165,10 @@ def test_double_precision(backend, family):
     """A model in float64 computes all of it so, head and predictions included."""
     if backend == "jax":
         pytest.skip("JAX has float64 only where jax_enable_x64 is set for the whole process")
-    config, _ = FAMILIES[family]
-    model = make(config.replace(classifier_activation="softmax"), dtype="float64")
+    model = make(FAMILIES[family].replace(classifier_activation="softmax"), dtype="float64")
     assert {weight.dtype for weight in model.weights} == {"float64"}
     assert model.get_layer("head").compute_dtype == model.get_layer("predictions").compute_dtype == "float64"
     assert forward(model, images()).dtype == np.float64
-
-
-# Quantization
 
 
 @pytest.mark.nightly_elsewhere
@@ -284,22 +207,21 @@ def test_quantized_weights_are_not_copied_into_another_model(tmp_path):
     np.testing.assert_array_equal(forward(named, images()), forward(quantized, images()))
 
 
-# Other backends
-
 CHILD = """
 import sys
 import keras, numpy as np
 import keras_vit
-folder = sys.argv[1]
-images = np.load(f"{folder}/images.npy")
+from tests.models.test_threads import flat
+folder, *names = sys.argv[1:]
 results = {}
-for name in sys.argv[2:]:
+for name in names:
+    images = np.load(f"{folder}/{name}.npy")
     model = keras.saving.load_model(f"{folder}/{name}.keras", compile=False)
-    assert model.config.representation_size == 12
-    results[name] = model.predict(images, verbose=0)
+    results[name] = flat(model.predict(images, verbose=0))
+assert model.config.representation_size == 12
 model.set_weights([w * 0 for w in model.get_weights()])
 model.load_weights(f"{folder}/plain.weights.h5")
-results["h5"] = model.predict(images, verbose=0)
+results["h5"] = flat(model.predict(images, verbose=0))
 np.savez(f"{folder}/{keras.backend.backend()}.npz", **results)
 """
 
@@ -314,32 +236,29 @@ def test_another_backend_loads_what_this_one_saved(backend, tmp_path):
     other = READER[backend]
     if importlib.util.find_spec(other) is None:
         pytest.skip(f"needs {other}")
-    model = make()
-    np.save(tmp_path / "images.npy", images())
-    model.save(tmp_path / "plain.keras")
-    model.save_weights(tmp_path / "plain.weights.h5")
-    wanted = {"plain": forward(model, images()), "h5": forward(model, images())}
-
-    quantized = make()
+    quantized, trained = make(), make(CONFIG.replace(depth=1, **RATES))
     quantized.quantize("int8")
-    quantized.save(tmp_path / "quantized.keras")
-    wanted["quantized"] = forward(quantized, images())
-
-    trained = make(CONFIG.replace(depth=1, **RATES))
     trained.compile(keras.optimizers.Adam(1e-2), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     trained.train_on_batch(images(), np.array([0, 1, 2]))
-    trained.save(tmp_path / "trained.keras")
-    wanted["trained"] = forward(trained, images())
-
-    names = ["trained", "quantized", "plain"]  # the last one's class reads the .weights.h5
-    command = [sys.executable, "-c", CHILD, str(tmp_path), *names]
+    models = {"trained": trained, "quantized": quantized, "adapted": changed("EoMT", "lora")}
+    models |= {"depth": changed("LinearDepth", "int8"), "plain": make()}  # the last one's class reads the .weights.h5
+    wanted = {}
+    for name, model in models.items():
+        x = IMAGES if name in ("adapted", "depth") else images()
+        np.save(tmp_path / f"{name}.npy", x)
+        model.save(tmp_path / f"{name}.keras")
+        wanted[name] = flat(forward(model, x))
+    models["plain"].save_weights(tmp_path / "plain.weights.h5")
+    wanted["h5"] = wanted["plain"]
+    command = [sys.executable, "-c", CHILD, str(tmp_path), *models]
     done = subprocess.run(command, env=environment(KERAS_BACKEND=other), capture_output=True, text=True, timeout=180)
     assert done.returncode == 0, done.stderr
     with np.load(tmp_path / f"{other}.npz") as file:
         got = dict(file)
     assert got.keys() == wanted.keys()
+    # int8 activations are rounded: where backends differ in the last bit, one may round up and one down, which moves
+    # that activation by a 127th of the largest.
+    bounds = {"quantized": 2e-2 * np.abs(wanted["quantized"]).max(), "depth": 2e-2 * np.ptp(wanted["depth"])}
     for name in wanted:
-        # int8 activations are rounded: where backends differ in the last bit, one may round up and one down,
-        # which moves that activation by a 127th of the largest.
-        tolerance = 2e-2 * np.abs(wanted[name]).max() if name == "quantized" else SAME_FUNCTION
+        tolerance = bounds.get(name, SAME_FUNCTION)
         np.testing.assert_allclose(got[name], wanted[name], rtol=0, atol=tolerance, err_msg=name)

@@ -28,15 +28,7 @@ WANTED = {
     "keras_in_twenty_lines.md": ["fit", "compile"],
     "features.md": ["embeddings", "image search", "duplicates", "nearest neighbour"],
     "inspection.md": ["attention maps", "saliency", "grad-cam", "attention"],
-    "loading.md": [
-        "load weights",
-        "pretrained",
-        "preprocessing",
-        "checkpoints",
-        "safetensors",
-        "file formats",
-        "hugging face hub",
-    ],
+    "loading.md": ["load weights", "pretrained", "preprocessing", "checkpoints", "safetensors"],
     "export/README.md": ["export", "precision"],
     "export/onnx.md": ["onnx"],
     "export/litert.md": ["litert", "tflite"],
@@ -50,7 +42,7 @@ WANTED = {
     "distribution.md": ["several machines"],
 }
 
-
+WANTED["loading.md"] += ["file formats", "hugging face hub"]
 # What stands first, with the boosts of mkdocs.yml.
 FIRST = {"tflite": "export/litert.md", "onnx": "export/onnx.md", "export": "export/README.md"}
 FIRST |= {"fit": "keras_in_twenty_lines.md", "fine-tune": "training.md", "resume": "training_runs.md"}

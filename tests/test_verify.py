@@ -1,6 +1,5 @@
 """The maintainer's comparison with published answers, on a local server with repositories of small models."""
 
-import importlib.util
 import io
 import json
 import re
@@ -17,6 +16,7 @@ from keras_vit.checkpoints.files import write_safetensors
 from keras_vit.preprocessing import imagenet1k_classes
 from keras_vit.text import imagenet_names, published_templates, templates
 from tests.checkpoints.hub_server import Repository
+from tests.processes import script
 from tests.small_models import small_vit
 
 pytestmark = pytest.mark.once
@@ -28,21 +28,10 @@ ROOT = Path(__file__).resolve().parents[1]
 WORKFLOW = (ROOT / ".github" / "workflows" / "ledger.yml").read_text()
 
 
-def script(path):
-    """A module that is no part of the package."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(ROOT / "benchmarks")
-        spec = importlib.util.spec_from_file_location(Path(path).stem, ROOT / path)
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-    return module
-
-
 verify = script("benchmarks/verify.py")
 
 
 def call(*arguments):
-    """The exit code of the command."""
     with pytest.raises(SystemExit) as end:
         verify.main([*map(str, arguments)])
     return end.value.code
@@ -50,13 +39,11 @@ def call(*arguments):
 
 @pytest.fixture(scope="module")
 def model():
-    """A small model that answers."""
     return small_vit(image_size=16, patch_size=8, classes=5)
 
 
 @pytest.fixture(scope="module")
 def picture():
-    """A picture of 20 x 30 pixels: its bytes as PNG, and its pixels."""
     pixels = np.random.default_rng(1).integers(0, 256, (20, 30, 3), "u1")
     file = io.BytesIO()
     Image.fromarray(pixels).save(file, "PNG")
@@ -152,8 +139,6 @@ def test_the_published_table():
         assert row["expected"] is not None or row["answers"] is not None or row["tensors"] is not None
         assert 0 < row["absolute"] <= 1e-3 and 0 < row["relative"] <= 1e-3
 
-
-# Figures
 
 TEMPLATES = "openai_stl10"  # two, in place of 80: 1,000 names are many
 
@@ -260,9 +245,6 @@ def test_figures_of_masks_and_depth(golden, tmp_path, monkeypatch):
     assert "must have 16 bits" in row["error"]
 
 
-# The ledger
-
-
 @pytest.fixture
 def catalogue(hub, tmp_path, monkeypatch):
     """Two repositories on a local server, which the catalogue lists, and a larger one that nobody asks for."""
@@ -307,10 +289,8 @@ def test_errors_beside_the_publishers_code(catalogue, tmp_path, monkeypatch):
     def ask(folder, picture, prepared):
         assert folder == tmp_path and picture.size == (360, 270)
         answer = model.predict(prepared, verbose=0) + off * np.eye(5)[:1]
-        return prepared + 2 / 255 / np.asarray(model.config.pipeline.std), {
-            "of another shape": np.ones(3),
-            "it": answer,
-        }
+        shifted = prepared + 2 / 255 / np.asarray(model.config.pipeline.std)
+        return shifted, {"of another shape": np.ones(3), "it": answer}
 
     monkeypatch.setattr(verify, "publisher", lambda path: ("torch", ask))
     (row,) = verify.write_ledger([str(tmp_path / "model.npz")], tmp_path / "a.jsonl")

@@ -40,9 +40,6 @@ def images():
     return np.random.default_rng(1).uniform(-1, 1, (2, 32, 32, 3)).astype("f4")
 
 
-# Names
-
-
 @pytest.mark.parametrize(
     ("wrong", "error", "words"),
     [
@@ -67,9 +64,6 @@ def test_list_models_and_their_spellings():
     for name in names:
         for spelling in (name, name.replace("/", "_"), name.replace("-", "").replace("/", "")):
             assert find_variant(spelling) == name
-
-
-# Factories
 
 
 def test_factories(monkeypatch):
@@ -99,9 +93,6 @@ def test_a_factory_makes_its_variant():
         keras_vit.ViT_Ti16("imagenet")  # everything goes by keyword: the order differs between packages
     with pytest.raises(TypeError, match="ViT_Ti16 has no argument input_shape=.*Did you mean 'image_size'"):
         keras_vit.ViT_Ti16(input_shape=(64, 64, 3))
-
-
-# Arguments
 
 
 def test_defaults():
@@ -212,9 +203,6 @@ def test_channels_first_is_refused():
         create()
 
 
-# Weights
-
-
 @pytest.fixture(scope="module")
 def checkpoint(tiny, tmp_path_factory):
     path = tmp_path_factory.mktemp("zoo") / "mu.npz"
@@ -246,9 +234,6 @@ def test_arguments_that_the_file_contradicts(checkpoint, argument, value):
     with pytest.raises(ValueError, match=f"{argument}={value}.*mu.npz"):
         keras_vit.create_model(TINY, weights=checkpoint, **{argument: value})
     assert keras_vit.create_model(TINY, weights=checkpoint, class_token=False).config.class_token is False
-
-
-# What a model does with images
 
 
 def test_one_input_may_stand_in_a_list_or_a_dictionary(tiny, images):
@@ -288,9 +273,6 @@ def test_preprocessing_in_the_graph_loses_no_bit_to_mixed_precision():
     np.testing.assert_allclose(keras.ops.convert_to_numpy(scaled), pixels / 127.5 - 1, rtol=0, atol=3e-7)
 
 
-# Input tensors
-
-
 def test_input_tensor(tiny, images):
     tensor = keras.Input((32, 32, 3), name="pictures")
     model = create(input_tensor=tensor)
@@ -312,9 +294,6 @@ def test_input_tensor_that_is_none(tiny, images):
     # What the message advises:
     outer = keras.Model(tensor, tiny(keras.layers.Rescaling(0.5)(tensor)))
     np.testing.assert_allclose(forward(outer, images * 2), forward(tiny, images), rtol=0, atol=SAME_FUNCTION)
-
-
-# Features
 
 
 def test_a_config_is_needed():
