@@ -174,7 +174,7 @@ def _run(script: str, hidden: set[str] | frozenset[str] = frozenset()) -> dict:
     return json.loads(result.stdout.splitlines()[-1])
 
 
-@pytest.mark.each_backend
+@pytest.mark.each
 def test_works_where_only_one_backend_is_installed(backend):
     """Also that nothing hidden can be imported, although it is installed."""
     result = _run(ONE_BACKEND, MISSING[backend])
@@ -199,7 +199,7 @@ NOT_YET = {
 }
 
 
-@pytest.mark.each_backend
+@pytest.mark.each
 def test_importing_computes_nothing(backend):
     if backend == "torch":
         pytest.skip("PyTorch starts nothing of that kind")

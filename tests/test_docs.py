@@ -164,7 +164,7 @@ def examples():
     return {**{name: text(name) for name in PUBLIC}, **{name: inspect.getdoc(f) for name, f in factories.items()}}
 
 
-@pytest.mark.each_backend
+@pytest.mark.each
 @pytest.mark.skipif(os.environ["KERAS_BACKEND"] == "tensorflow", reason="the same on all backends")
 def test_the_examples_run(shared, monkeypatch, backend):
     """In one namespace, but what one example defines is gone for the next. On JAX, those that only JAX can run."""
@@ -219,7 +219,7 @@ def test_every_family_was_tried_out():
     assert families <= {family.partition(",")[0] for family, _ in rows}
 
 
-@pytest.mark.each_backend
+@pytest.mark.each
 def test_tensorboard_as_the_page_on_training_shows_it(tmp_path, backend):
     """Keras writes with TensorFlow on every backend, and with a package that TensorFlow no longer brings."""
     if backend != "tensorflow":
@@ -324,7 +324,7 @@ for page, code in json.load(sys.stdin).items():
 """
 
 
-@pytest.mark.each_backend
+@pytest.mark.each
 @pytest.mark.nightly
 def test_the_code_on_each_page_runs_in_a_fresh_interpreter(shared, tmp_path, backend):
     """From top to bottom, outside a checkout: a page makes all that it uses, except a folder `photos/`."""
@@ -423,7 +423,7 @@ SHORTER = {r"steps=\d+": "steps=2", r"epochs=\d+": "epochs=1", "train=300, test=
 SHORTER |= {r"count=\d+": "count=6"}
 
 
-@pytest.mark.each_backend
+@pytest.mark.each
 @pytest.mark.nightly
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_runs(path, backend, monkeypatch, tmp_path, capsys):

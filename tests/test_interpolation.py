@@ -29,7 +29,7 @@ def test_rows_sum_to_one(method, old, new):
         np.testing.assert_allclose(matrix[::-1, ::-1], matrix, rtol=0, atol=1e-12)
 
 
-@pytest.mark.each_backend
+@pytest.mark.each
 @pytest.mark.nightly_elsewhere
 @every_method
 @pytest.mark.parametrize("size", [1, 2, 7, 48])
@@ -43,7 +43,7 @@ def test_the_same_size_is_the_identity(method, size, xp):
         assert_close(matrix, np.eye(size), tolerance)
 
 
-@pytest.mark.each_backend
+@pytest.mark.each
 @pytest.mark.nightly_elsewhere
 @pytest.mark.parametrize("xp", [np, keras.ops])
 def test_an_offset_counts_where_either_side_changes(xp):
@@ -72,7 +72,7 @@ def test_tables_of_position_embeddings_as_torch_resizes_them(golden, rule):
         assert_close(table, ref[f"{case}/{rule}"], 2e-5)
 
 
-@pytest.mark.each_backend
+@pytest.mark.each
 @every_method
 @pytest.mark.parametrize(("old", "new"), [(7, 12), (12, 5), (3, 1)])
 def test_in_the_graph(method, old, new):

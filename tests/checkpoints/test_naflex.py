@@ -19,7 +19,7 @@ CASE = "next_naflex_hf_vision"
 LAYOUTS = {"huggingface": "folder", "timm": "folder", "big_vision": "file.npz"}
 
 
-@pytest.mark.each_backend
+@pytest.mark.each
 def test_a_picture_s_answer_is_that_of_its_grid(golden):
     """In the reference, pictures of other grids stand beside it in the batch, and padding: neither changes it."""
     ref, folder = golden(CASE).ref, golden(CASE).folder

@@ -47,7 +47,7 @@ def files(tmp_path_factory):
     return models, folder
 
 
-@pytest.mark.each_backend
+@pytest.mark.each
 @pytest.mark.nightly_elsewhere
 @pytest.mark.parametrize("kind", CONFIGS)
 def test_comes_back_bit_for_bit(files, kind):

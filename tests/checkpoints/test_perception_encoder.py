@@ -22,7 +22,7 @@ def features(model, images):
     return forward(keras_vit.feature_extractor(model, ["encoded"]), images)["encoded"]
 
 
-@pytest.mark.each_backend
+@pytest.mark.each
 @pytest.mark.parametrize("name", CASES)
 def test_golden(golden, name):
     case = golden(name)

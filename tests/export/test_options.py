@@ -33,7 +33,7 @@ def answers_to_pixels(model, pixels):
     return model.predict(normalised(pixels), verbose=0)
 
 
-@pytest.mark.each_backend
+@pytest.mark.each
 @pytest.mark.parametrize("config", [CONFIG, HYBRID, BIT], ids=["vit", "hybrid", "bit"])
 def test_the_written_model_computes_the_same(config):
     """bfloat16, things for training, a ResNet: what is written is float32, lean, and says the same."""
@@ -54,7 +54,7 @@ def test_the_written_model_computes_the_same(config):
     assert served.config.folded if isinstance(config, BiTConfig) else served.config.stem_folded
 
 
-@pytest.mark.each_backend
+@pytest.mark.each
 def test_adapters_are_merged():
     model = new_model()
     query = model.get_layer("block_0").attention.query

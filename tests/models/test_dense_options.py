@@ -56,7 +56,7 @@ def off(found, wanted):
     return max(np.abs(found[name] - value).max() / np.ptp(value) for name, value in wanted.items())
 
 
-@pytest.mark.each_backend
+@pytest.mark.each
 @pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method:UserWarning")  # Keras's, of any model
 @pytest.mark.parametrize("option", OPTIONS)
 @pytest.mark.parametrize("kind", KINDS)

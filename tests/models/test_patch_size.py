@@ -25,7 +25,7 @@ def test_kernels_against_the_original(golden):
 SIZE = {"image_size": 64, "patch_size": 16, "width": 12, "heads": 3, "classes": 5}
 
 
-@pytest.mark.each_backend
+@pytest.mark.each
 @pytest.mark.nightly_elsewhere
 def test_images_enlarged_with_their_patches(golden):
     """A reference model at twice the patch and image size, each patch enlarged bilinearly, gives the same logits."""

@@ -175,7 +175,7 @@ def test_another_number_of_classes_drops_the_names():
         assert named.replace(classes=1, class_names=("cat",)).class_names == ("cat",)
 
 
-@pytest.mark.each_backend
+@pytest.mark.each
 def test_fresh_layers_are_drawn_and_train():
     model = make("vit")
     for layer in model.layers:
@@ -208,7 +208,7 @@ def test_the_shorthands_do_the_same():
         model.with_patch_size(4, image_size=0)
 
 
-@pytest.mark.each_backend
+@pytest.mark.each
 @pytest.mark.parametrize("family", ["hybrid", "bit"])
 def test_folded_models_compute_the_same(family):
     model = make(family)
@@ -220,7 +220,7 @@ def test_folded_models_compute_the_same(family):
         np.testing.assert_array_equal(values_of(again)[path], value, err_msg=path)
 
 
-@pytest.mark.each_backend
+@pytest.mark.each
 def test_adapters_travel():
     """LoRA's adapters belong to what a model has learned, and so does what of it trains."""
     model = make("vit")

@@ -34,7 +34,7 @@ def pair(layout, **texts):
     return ImageText(images, tower, scale=1 / TEMPERATURE, temperature=TEMPERATURE)
 
 
-@pytest.mark.each_backend
+@pytest.mark.each
 def test_the_numbers_of_transformers(golden, both):
     case, ref = golden(CASE), golden(CASE).ref
     np.testing.assert_array_equal(both.tokenizer(case.meta["texts"]), ref["ids"])
@@ -54,7 +54,7 @@ def test_the_authors_lower_a_to_z_only(golden):
     assert (ids != golden(CASE).ref["ids"]).any()
 
 
-@pytest.mark.each_backend
+@pytest.mark.each
 @pytest.mark.nightly_elsewhere
 def test_padding_is_seen_by_nothing(golden, both):
     ids = golden(CASE).ref["ids"][:6]
