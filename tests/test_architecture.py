@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.once
+
 REPOSITORY = Path(__file__).resolve().parent.parent
 PACKAGE = REPOSITORY / "keras_vit"
 PYPROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
@@ -160,8 +162,6 @@ def roots():
 
 before = roots()
 import keras_vit
-
-pytestmark = pytest.mark.once
 print(json.dumps({"keras": sorted(before), "keras_vit": sorted(roots() - before)}))
 """
 

@@ -10,6 +10,8 @@ from tests import small_models as small
 from tests.compute import forward
 from tests.tolerances import SAME_FUNCTION
 
+pytestmark = pytest.mark.once
+
 KINDS = {
     "EoMT": small.small_eomt_config(),
     "LinearSegmenter": small.small_linear_segmenter_config(blocks=(0, 1)),
