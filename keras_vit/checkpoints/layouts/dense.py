@@ -425,6 +425,7 @@ def _fields_of_metadata(config: Mapping[str, Any], pictures: Mapping[str, Any]) 
 def _needs(config: DPTConfig) -> dict[str, tuple[Any, ...]]:
     """Returns `Layout.needs`: a design, and a DINOv2."""
     of_dinov2 = {"backbone.rotary_embedding": (None,), "backbone.layer_scale": (config.backbone.layer_scale or 1.0,)}
+    of_dinov2["backbone.final_norm"] = ("tokens",)
     return {"design": ("depth_anything",), **huggingface.needs_of_backbone(config), **of_dinov2}
 
 

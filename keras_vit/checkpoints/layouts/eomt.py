@@ -292,8 +292,15 @@ def _written_rows(config: EoMTConfig) -> list[Row]:
 
 def _needs(config: EoMTConfig) -> dict[str, tuple[Any, ...]]:
     """Returns `Layout.needs` by the class of transformers for the backbone."""
-    bias = "all" if config.backbone.rotary_embedding is None else "no_key"
-    return huggingface.needs_of_backbone(config) | {"backbone.attention_bias": (bias,)}
+    rotary, gated = config.backbone.rotary_embedding is not None, config.backbone.mlp == "swiglu"
+    # The file says one activation for blocks and head; DINOv2's gated MLPs have their own.
+    activation = ("silu" if rotary else config.activation) if gated else config.backbone.gelu
+    return huggingface.needs_of_backbone(config) | {
+        "activation": (activation,),
+        "upscale_blocks": (max(config.upscale_blocks, 1),),
+        "backbone.attention_bias": ("no_key" if rotary else "all",),
+        "backbone.position_embedding": ("none" if rotary else "learned_patches",),
+    }
 
 
 def _constants(config: EoMTConfig) -> dict[str, np.ndarray]:
