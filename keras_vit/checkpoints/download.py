@@ -332,7 +332,10 @@ def _transfer(url: str, target: pathlib.Path, npz: bool, size: float | None, bar
         responses.append(response)
         packed = response.headers.get("Content-Encoding", "identity")
         if packed.lower() != "identity":
-            raise ValueError(f"the server sent a file compressed as {printable(packed, 20)}, which was not requested")
+            raise ValueError(
+                f"the server sent a file compressed as {printable(packed, 20)}, which was not "
+                "requested. Download the file with a browser and pass its path"
+            )
 
     hooks = {"response": look}
     with replacing(target) as temporary:

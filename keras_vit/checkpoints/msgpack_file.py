@@ -56,7 +56,9 @@ class _Reader:
     def value(self, name: str, levels: int = 0) -> Any:
         """Returns the next value; `name` is that of an array."""
         if levels > _MOST_LEVELS:
-            raise ValueError(f"the file has more than {_MOST_LEVELS} maps inside each other")
+            raise ValueError(
+                f"the file has more than {_MOST_LEVELS} dictionaries inside each other; no checkpoint has so many"
+            )
         kind = self.number("B")
         if kind <= 0x7F or kind >= 0xE0:
             return kind if kind <= 0x7F else kind - 256

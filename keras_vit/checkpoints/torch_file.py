@@ -324,7 +324,7 @@ class _Unpickler(pickle.Unpickler):
         if (module, name) not in _NAMES:
             raise ValueError(
                 f"it needs the class or function {printable(f'{module}.{name}', 200)}, which is not imported because "
-                "it could run code. If you trust the file, load it with PyTorch"
+                "it could run code. If you trust the file, load it with PyTorch and save its state_dict with torch.save"
             )
         return _NAMES[module, name]
 

@@ -175,7 +175,8 @@ def _dense_layers(
     chosen = [name for name in _named(targets, able, able) if not _is_inside(name, train)]
     if not chosen:
         raise ValueError(
-            f"targets must have a layer that is not trained whole (train), but {listing(targets)} was given."
+            f"train already trains all weights of targets={listing(targets)}, so no layer is left for an adapter. Name "
+            "other layers in targets, or leave these out of train."
         )
     return {name: able[name] for name in chosen}
 

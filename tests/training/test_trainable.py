@@ -184,7 +184,7 @@ REFUSED = {
     "is not a file that save_adapters": lambda model, file, other: load_adapters(make(), other),
     "rank must be a whole number of at least 1, but 0": lambda model, file, other: add_lora(make(), 0),
     "alpha must be a number above 0, but 0": lambda model, file, other: add_lora(make(), 2, alpha=0),
-    "targets must have a layer that is not trained whole": lambda model, file, other: add_lora(make(), 2, "head"),
+    "no layer is left for an adapter": lambda model, file, other: add_lora(make(), 2, "head"),
     "adapters of other layers": lambda model, file, other: load_adapters(
         new_with_adapters(targets=("query", "value", "fc1")), file
     ),
