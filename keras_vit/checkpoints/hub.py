@@ -253,7 +253,8 @@ def push_to_hub(
         commit_message: Message of the commit.
 
     Raises:
-        TypeError, ValueError: if an argument is wrong, the layout cannot store the model, or the repository has others.
+        TypeError, ValueError: if an argument is wrong, the layout cannot store the model, or the repository has other
+            weights.
         OSError: if the Hub refuses the upload or does not answer (DownloadError), or files cannot be written.
 
     Examples:

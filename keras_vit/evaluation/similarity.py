@@ -192,8 +192,8 @@ def find_similar(
 
     Raises:
         OSError, ImportError: if a file is missing, cannot be read or fetched (DownloadError), or Pillow is missing.
-        TypeError, ValueError: if an argument or the file is invalid or of another model, or `image` and `query` are
-            both given.
+        TypeError, ValueError: if an argument or the file is invalid, the file is of another model, or not exactly one
+            of `image` and `query` is given.
 
     Examples:
         >>> features = evaluation.embed("glyphs", "photos/train", "train.npz", progress=False).path

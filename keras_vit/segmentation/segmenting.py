@@ -185,8 +185,8 @@ def segment(
 
     Raises:
         OSError, ImportError: if the file cannot be opened; if Pillow or tifffile is missing.
-        TypeError, ValueError: if an argument is invalid, or the picture cannot be decoded, is not RGB or too long for
-            the model.
+        TypeError, ValueError: if an argument is invalid, or the picture cannot be decoded or has a size or channels
+            that the model does not take.
 
     Examples:
         >>> result = keras_vit.segmentation.segment(eomt, "photo.jpg", task="semantic")

@@ -244,7 +244,7 @@ class ImageText(WithTexts, SharedModel, keras.Model):
         return np.float32(self.scale) * similarities + np.float32(self.bias)
 
     def probabilities(self, images: Any, texts: str | Sequence[str]) -> np.ndarray:
-        """Returns float32 `(images, texts)`: softmax over the texts, or sigmoid, of `logits` (as `activation` says)."""
+        """Returns probabilities, float32 `(images, texts)`: the softmax over texts or the sigmoid of `logits`."""
         logits = self.logits(images, texts)
         return softmax(logits) if self.activation == "softmax" else np.exp(-np.logaddexp(0, -logits))
 

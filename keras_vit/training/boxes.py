@@ -374,7 +374,7 @@ def _costs(loss: DetectionLoss, targets: Output, output: Output) -> Any:
 
 
 def match_boxes(targets: Targets, outputs: Output, loss: DetectionLoss | None = None) -> list[Match]:
-    """Returns a `Match` for each picture: the patches `queries` have the boxes `targets`, at the lowest total cost.
+    """Returns a `Match` for each picture: patch `queries[i]` gets box `targets[i]`, at the lowest total cost.
 
     `targets`, `outputs` and errors are as in `DetectionLoss`; `loss` gives the weights of the `cost` `(P, M)`.
 
