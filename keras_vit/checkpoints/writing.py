@@ -22,25 +22,21 @@ def to_checkpoint(
     overwrite: bool = False,
     stack: bool = False,
 ) -> None:
-    """Writes a model as a checkpoint file for timm, transformers, open_clip or the original code.
+    """Writes a model as a checkpoint file for timm, transformers, open_clip or the original code, in float32.
 
-    The layouts of PyTorch models write `.safetensors` and the JSON files that those libraries need; the others write an
-    `.npz`. `from_checkpoint` reads every file back bit for bit. The file also stores the settings that its layout
-    lacks, such as class names and preprocessing. Weights are stored as float32.
+    PyTorch's layouts are a `.safetensors` with the JSON files that those libraries need, the others an `.npz`. The file
+    also stores settings that its layout lacks. `from_checkpoint` reads every file back bit for bit. Raises TypeError or
+    ValueError if an argument is wrong, or the layout cannot store the model or a weight.
 
     Args:
         model: A `VisionTransformer`, a `BiT`, or a dense model (segmentation, depth, detection).
         path: The file to write, or for the PyTorch layouts also a folder, which gets a `model.safetensors`.
         layout: `"timm"`, `"huggingface"` (transformers), `"clip"` (open_clip), `"vit_jax"`, `"big_vision"`, `"tips"`
             (the authors' PyTorch code), `"tips_scenic"`, `"pe"` (Meta); for a `BiT` `"bit_tf"` or `"bit_bv"`
-            (big_vision). None for the layout of the official files; dense models are then stored for transformers, or
-            complete if `path` ends in `.npz`.
-        overwrite: Whether to replace existing files.
+            (big_vision). None: the official files' layout; for dense models, that of transformers, or a complete
+            `.npz`.
+        overwrite: Whether to replace existing files; otherwise these are a FileExistsError.
         stack: Whether to stack the blocks along a first axis, as big_vision does with `scan=True`.
-
-    Raises:
-        TypeError, ValueError: if an argument is wrong, or the layout cannot store the model or a weight.
-        OSError: if a file exists (FileExistsError) or cannot be written.
     """
     if not isinstance(model, (models.VisionTransformer, models.BiT, models.DenseModel)):
         raise TypeError(f"model must be an image model of keras_vit, but {type(model).__name__} was given.")

@@ -101,10 +101,9 @@ def data_parallel(
 def model_parallel(
     model: Any, shards: int, devices: Sequence[str] | None = None, auto_shard_dataset: bool = True
 ) -> keras.distribution.ModelParallel:
-    """Returns a distribution in which each of several groups of devices has one copy of the model, split among them.
+    """Returns a distribution of groups of devices: each has a split copy of the model and a part of each batch.
 
-    Batches must be multiples of the number of groups. `layout_map` splits `model` over the `shards` devices of a group
-    (ValueError unless they divide all). Other arguments and errors are as in `data_parallel`.
+    A group has `shards` devices. `model` is as in `layout_map`, all else and errors as in `data_parallel`.
 
     Examples:
         >>> scope = training.model_parallel(config, shards=1, devices=["cpu:0"]).scope()
