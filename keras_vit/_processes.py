@@ -66,7 +66,7 @@ class Processes:
 
     @property
     def shard(self) -> tuple[int, int]:
-        """(index, count), as functions that read a part of the data take it."""
+        """The number of this process, from 0, and of all processes, for arguments named `shard`."""
         return self.index, self.count
 
     def total(self, values: Any) -> np.ndarray:
@@ -85,7 +85,7 @@ class Processes:
         return [part.reshape(-1, *array.shape[1:]) if array.ndim else part[0] for part in parts]
 
     def in_order(self, pieces: Sequence[np.ndarray]) -> np.ndarray:
-        """Returns all rows in their order; each process has its piece of every batch (see `share`)."""
+        """Returns the rows of all processes in the order of the data; `pieces` are this one's, one for each batch."""
         lengths = self.gather(np.array([len(piece) for piece in pieces], "int64"))
         parts = self.gather(np.concatenate(pieces))
         rows = [np.split(part, np.cumsum(sizes)[:-1]) for part, sizes in zip(parts, lengths, strict=True)]

@@ -163,7 +163,7 @@ class MaskedImages(Annotated):
         return seen
 
     def examples_of(self, split: str) -> Examples:
-        """Returns the pictures of a split with their masks."""
+        """Returns the pictures of a split (see `pick_split`), with their masks."""
         source = pick_split(self.source, split) if isinstance(self.source, Mapping) else self.source
         in_files, kind = isinstance(source, (LabelTable, str, os.PathLike)), "folder of masks"
         if isinstance(source, LabelTable):

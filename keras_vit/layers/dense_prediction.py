@@ -263,7 +263,7 @@ class FeatureFusion(CompositeLayer):
     ) -> Tensor:
         """Returns the fused map `(batch, rows, columns, channels)` at the size of `like`, or at twice that of `x`.
 
-        Raises ValueError if the shallower map is passed without `skip=True`, or is missing with it.
+        A layer that was made with `skip=True` needs the shallower map as `skip`; others raise a ValueError for it.
         """
         if self.use_skip != (skip is not None):
             needed = "must" if self.use_skip else "must not"
@@ -325,9 +325,10 @@ class DepthHead(CompositeLayer):
             setattr(self, name, inner)
 
     def call(self, x: Tensor, patches: Tensor | None = None, training: bool | None = None) -> Tensor:
-        """Returns depth `(batch, height, width)`, float32 or better, at twice the map's size, or the image's size.
+        """Returns depth `(batch, height, width)`, float32 or better, of a map `x` `(batch, rows, columns, D)`.
 
-        Raises ValueError if `patches` are passed without `patch_size`, or are missing with it.
+        The depth has twice the map's size. A layer with `patch_size` needs the map `patches` (otherwise a ValueError)
+        and gives depth at the size of the image.
         """
         if (patches is None) != (self.patch_size is None):
             needed = "must not" if self.patch_size is None else "must"

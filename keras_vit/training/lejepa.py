@@ -191,7 +191,7 @@ class LeJEPA(Task):
         return given.changed(target=NO_TARGET)
 
     def model(self, given: Given, images: ImageStream) -> Model:
-        """Returns a copy of a given model, what `load` returns, or a variant without a head, with random weights."""
+        """Returns a copy of a model, what `load` makes of a file, or a variant, with random weights and no head."""
         model = model_with_any_head(given, None)
         if is_variant(given.model) and isinstance(model, VisionTransformer):
             model = model.with_config(classes=None)
