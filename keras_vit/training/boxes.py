@@ -11,6 +11,7 @@ import keras
 import numpy as np
 from keras import ops
 
+from keras_vit import models
 from keras_vit._arguments import check_choice, pair, require_packages, to_numpy, unit_vectors
 from keras_vit._options import FROM_0, SHARE
 from keras_vit._pictures import plot_map, safe_colours
@@ -19,14 +20,6 @@ from keras_vit.detection import evaluate
 from keras_vit.detection.detecting import detect, with_frames
 from keras_vit.layers.detection import LEAST_NORM
 from keras_vit.layers.ops import widened
-from keras_vit.models import (
-    Detector,
-    DetectorConfig,
-    TextEncoder,
-    adapted_layers,
-    merge_lora,
-    weights_by_path,
-)
 from keras_vit.models.changes import copy_state
 from keras_vit.text import load_image_text, save_image_text
 from keras_vit.text.image_text import holds_detector
@@ -58,12 +51,11 @@ class BoxDetection(tasks.Task):
 
     def data(self, given: tasks.Given) -> tasks.Given:
         """Returns what is given with boxes, an OWL as a detector of their classes, and the model's `pictures`."""
-        model, recipe, settings, validation = given.model, given.recipe, given.settings, given.validation
-        owl = None
+        model, recipe, settings, owl = given.model, given.recipe, given.settings, None
         boxes = open_boxes(given.data, classes=settings.classes, class_names=settings.class_names)
         if isinstance(model, (str, os.PathLike)):
             model = (load_image_text if holds_detector(model) else load)(model, dtype=settings.dtype)
-            settings = settings.adapted(dtype=None)
+            given = given.changed(settings=settings.adapted(dtype=None))
         if isinstance(model, OpenVocabularyDetector):
             if boxes.class_names is None:
                 raise ValueError("An OWL finds classes by their names, but the data has none: pass class_names=.")
@@ -73,7 +65,7 @@ class BoxDetection(tasks.Task):
                 f"text_rate={self.text_rate!r} trains the text tower of an OWL, as load_image_text returns it, but a "
                 f"{type(model).__name__} was given. Leave it out."
             )
-        if isinstance(model, Detector):
+        if isinstance(model, models.Detector):
             names, own, changed = model.config.class_names, model.config.pictures, recipe.augmentation
             if None not in (names, boxes.class_names) and {*boxes.class_names} <= {*names}:
                 boxes = boxes.in_order(names)
@@ -85,17 +77,16 @@ class BoxDetection(tasks.Task):
                     )
                 recipe = recipe.adapted(augmentation=changed.adapted(pictures=own))
         if not given.is_share:
-            validation = open_boxes(validation, classes=None, class_names=None).in_order(boxes.class_names)
-        settings = settings.adapted(classes=boxes.classes, class_names=boxes.class_names)
-        opened = {"data": boxes, "validation": validation, "settings": settings}
-        return given.changed(model=model, recipe=recipe, owl=owl, **opened)
+            given = given.changed(validation=open_boxes(given.validation).in_order(boxes.class_names))
+        named = {"classes": boxes.classes, "class_names": boxes.class_names}
+        return given.changed(model=model, recipe=recipe, owl=owl, data=boxes, **named)
 
-    def model(self, given: tasks.Given, images: ImageStream) -> Detector:
+    def model(self, given: tasks.Given, images: ImageStream) -> models.Detector:
         """Returns a copy of a detector, with new vectors for other classes, or one on a VisionTransformer."""
         source, recipe = given.model, given.recipe
         names = tasks.names_of(images)
         size = {"image_size": pair("image_size", recipe.image_size)}
-        if isinstance(source, Detector):
+        if isinstance(source, models.Detector):
             known, trunk = source.config, source.config.backbone
             same = known.classes == images.classes and (names is None or known.class_names in (None, names))
             config = known.replace(
@@ -104,18 +95,18 @@ class BoxDetection(tasks.Task):
                 class_names=names or (known.class_names if same else None),
                 objectness=False,
             )
-            model = Detector(config, name=source.name, dtype=source.dtype_policy)
+            model = models.Detector(config, name=source.name, dtype=source.dtype_policy)
             copy_state(source, model, () if same else {"head/queries"})
             return model
         backbone = tasks.bare_backbone(source, "a Detector", **size, drop_path=recipe.drop_path)
-        config = DetectorConfig(
+        config = models.DetectorConfig(
             backbone=backbone.config,
             classes=images.classes,
             class_names=names,
             embedding=backbone.config.width,
             pictures=recipe.augmentation.pictures,
         )
-        model = Detector(config, name=backbone.name, dtype=backbone.dtype_policy)
+        model = models.Detector(config, name=backbone.name, dtype=backbone.dtype_policy)
         copy_state(backbone, model.backbone)
         tasks.warn_of_many_patches(recipe, backbone.config.grid_size)
         return model
@@ -154,10 +145,10 @@ class BoxDetection(tasks.Task):
         model, old = run.model, run.given.owl
         model.get_layer("head").queries.trainable = True
         vit = old.detector.config.backbone.replace(image_size=model.config.image_size)
-        detector = Detector(old.detector.config.replace(backbone=vit), dtype=model.dtype_policy)
+        detector = models.Detector(old.detector.config.replace(backbone=vit), dtype=model.dtype_policy)
         copy_state(old.detector, detector)  # with a head of objectness, which was not trained
-        weights = weights_by_path(merge_lora(model) if adapted_layers(model) else model)
-        for path, variable in weights_by_path(detector).items():
+        weights = models.weights_by_path(models.merge_lora(model) if models.adapted_layers(model) else model)
+        for path, variable in models.weights_by_path(detector).items():
             if path in weights and path != "head/queries/kernel":
                 variable.assign(ops.copy(weights[path]))
         notes = (*old.notes, "It was trained further by words, without a head of objectness.")
@@ -178,7 +169,7 @@ class TrainedByWords(tasks.ComputesLoss):
         self.ids, self.rate = owl.ids_of(run.images.class_names), rate
         run.model.get_layer("head").queries.trainable = False
         with keras.name_scope(TEXT):  # whose weights have their names from it
-            self.text_encoder = TextEncoder(owl.text_encoder.config, dtype=owl.text_encoder.dtype_policy)
+            self.text_encoder = models.TextEncoder(owl.text_encoder.config, dtype=owl.text_encoder.dtype_policy)
         self.text_encoder.set_weights(owl.text_encoder.get_weights())
 
     def compile(self, optimizer: Any, *args: Any, **kwargs: Any) -> None:

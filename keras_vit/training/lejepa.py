@@ -20,7 +20,7 @@ from keras_vit.layers.ops import float32_or_better
 from keras_vit.models import VisionTransformer
 from keras_vit.training.distribution import Sharing, check_equal_parts
 from keras_vit.training.pretraining import model_with_any_head
-from keras_vit.training.tasks import Given, Learning, Model, Run, Task, as_input, warn_of_many_patches
+from keras_vit.training.tasks import Given, Learning, Measured, Model, Run, Task, as_input, warn_of_many_patches
 
 FIGURES = ("loss", "sigreg", "invariance", "rank", "deviation")  # what a trained model returns for each picture
 NEIGHBOURS, TEMPERATURE = 20, 0.07  # of the probe: DINO's
@@ -345,11 +345,11 @@ class Figures(keras.metrics.Metric):
 # The probe
 
 
-class Probe:
+class Probe(Measured):
     """How often the nearest neighbours of labelled images, among the others of them, have their class."""
 
     def __init__(self, model: VisionTransformer, images: ImageStream, sharing: Sharing) -> None:
-        if sharing.processes.joint and sharing.processes.count > 1:
+        if sharing.processes.joint:
             raise ValueError(
                 "Several processes compute the validation of LeJEPA only on torch. Leave validation out, and call "
                 "evaluation.knn_accuracy on the model of the run."
@@ -358,20 +358,18 @@ class Probe:
             raise ValueError(
                 f'validation must have target="class", one class for each image, but it has {images.target!r}.'
             )
-        self._images, self._processes = images, sharing.processes
+        super().__init__(model, images, sharing)
         self._features = keras.Model(model.input, model.get_layer(last_feature(model)).output)
-        self._input = lambda pixels: as_input(model, pixels)
 
     def evaluate(self, model: keras.Model) -> dict[str, float]:
         """Returns `{"accuracy": share}` over the images of all processes."""
         features, labels = [], []
-        for pixels, targets in self._images:
+        for pixels, targets in self.images:
             if len(pixels):
-                batch = fill_up(self._input(pixels), self._images.batch_size)
+                batch = fill_up(as_input(self.model, pixels), self.images.batch_size)
                 features.append(np.asarray(self._features.predict_on_batch(batch), "float32")[: len(pixels)])
             labels.append(np.argmax(targets, axis=-1) if np.ndim(targets) > 1 else np.asarray(targets))
-        gather = self._processes.gather
-        whole = [np.concatenate(gather(np.concatenate(parts))) for parts in (features, labels)]
+        whole = [np.concatenate(self.processes.gather(np.concatenate(parts))) for parts in (features, labels)]
         return {"accuracy": neighbour_accuracy(*whole)}
 
 

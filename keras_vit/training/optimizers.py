@@ -479,6 +479,7 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
         timescale: Updates after which rsqrt has fallen to `1 / sqrt(2)`.
         boundaries: Steps at which the stair changes, ascending.
         factors: Factor of the rate from each boundary on; not cumulative.
+        delay: Updates before all of this, which have the rate 0 and are not among `steps`.
 
     Raises:
         ValueError: if an argument is out of its range, or the decay does not use it.
@@ -502,6 +503,7 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
         timescale: float = 10_000,
         boundaries: Sequence[int] = (),
         factors: Sequence[float] = (),
+        delay: int = 0,
     ) -> None:
         check_choice("decay", decay, tuple(DECAYS))
         learning_rate, steps = FROM_0("learning_rate", learning_rate), Whole(1)("steps", steps)
@@ -519,10 +521,11 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
         self.cooldown_steps = _steps("cooldown_steps", cooldown_steps, steps)
         self.end, self.power, self.timescale = end, power, timescale
         self.boundaries, self.factors = tuple(boundaries), tuple(factors)
+        self.delay = Whole(0)("delay", delay)
 
     def __call__(self, step: Any) -> Any:
         """Returns the rate of update `step`, counted from 0: a float32 scalar tensor of an integer or a tensor."""
-        step = ops.cast(step, "float32")
+        step = ops.cast(step, "float32") - self.delay
         begin = 0 if self.decay.endswith("_whole") else self.warmup_steps
         after_warmup = ops.maximum(step - begin, 0.0)
         progress = ops.minimum(after_warmup / (self.steps - begin), 1.0)
@@ -531,7 +534,7 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
             rate = rate * ops.minimum(1.0, step / self.warmup_steps)
         if self.cooldown_steps:
             rate = rate * ops.clip((self.steps - step) / self.cooldown_steps, 0.0, 1.0)
-        return ops.cast(rate, "float32")
+        return ops.cast(ops.where(step < 0, 0.0, rate) if self.delay else rate, "float32")
 
     def get_config(self) -> dict[str, Any]:
         return {**vars(self), "boundaries": list(self.boundaries), "factors": list(self.factors)}

@@ -334,7 +334,7 @@ class ComputesLoss(keras.Model):
 
     def __init__(self, model: Any, answer: Callable[[Any, Any], Any], loss: Callable[[Any, Any], Any]) -> None:
         super().__init__(name=model.name)
-        if current().joint and current().count > 1:
+        if current().joint:
             raise ValueError(
                 f"On JAX a {type(model).__name__} trains in one process only, because SciPy matches masks and boxes. "
                 "Start one process."

@@ -311,26 +311,6 @@ def rate_multipliers(recipe: Any, model: Any) -> dict[str, float]:
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class Delayed(keras.optimizers.schedules.LearningRateSchedule):
-    """A schedule that begins after `delay` updates, whose rate is 0."""
-
-    def __init__(self, schedule: Any, delay: int) -> None:
-        self.schedule, self.delay = schedule, whole_number("delay", delay, 0)
-
-    def __call__(self, step: Any) -> Any:
-        """Returns the rate of update `step`, counted from 0, a scalar tensor."""
-        step = ops.cast(step, "float32")
-        return ops.where(step < self.delay, 0.0, self.schedule(ops.maximum(step - self.delay, 0.0)))
-
-    def get_config(self) -> dict[str, Any]:
-        return {"schedule": keras.saving.serialize_keras_object(self.schedule), "delay": self.delay}
-
-    @classmethod
-    def from_config(cls, config: dict[str, Any]) -> "Delayed":
-        return cls(keras.saving.deserialize_keras_object(config["schedule"]), config["delay"])
-
-
-@keras.saving.register_keras_serializable(package="keras_vit")
 class TwoStageAdamW(AdamW):
     """AdamW in which all weights decay, and those named by the patterns `backbone` have the schedule `backbone_rate`.
 
@@ -396,10 +376,10 @@ def eomt_optimizer(recipe: Any, model: Any, steps: int, **common: Any) -> TwoSta
     decay = {"decay": recipe.schedule, "end": recipe.end, "power": recipe.power}
     head = WarmupDecay(recipe.learning_rate, steps, warmup_steps=recipe.warmup_steps, **decay)
     delay, warmup = head.warmup_steps, recipe.backbone_warmup_steps
-    backbone = WarmupDecay(recipe.learning_rate, steps - delay, warmup_steps=warmup, **decay)
+    backbone = WarmupDecay(recipe.learning_rate, steps - delay, warmup_steps=warmup, delay=delay, **decay)
     optimizer = TwoStageAdamW(
         **common | {"learning_rate": head},
-        backbone_rate=Delayed(backbone, delay),
+        backbone_rate=backbone,
         backbone=common["rate_multipliers"],
         beta_1=recipe.beta_1,
         beta_2=recipe.beta_2,
