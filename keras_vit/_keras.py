@@ -112,6 +112,15 @@ def set_random_seed(seed: int) -> None:
         keras.utils.set_random_seed(seed)
 
 
+def no_gradients() -> contextlib.AbstractContextManager[Any]:
+    """Returns a context in which PyTorch keeps nothing for a backward pass; other backends never do by themselves."""
+    if keras.backend.backend() != "torch":
+        return contextlib.nullcontext()
+    import torch
+
+    return torch.no_grad()
+
+
 def layers_inside(layer: keras.layers.Layer, include_self: bool = True) -> list[keras.layers.Layer]:
     """Returns all layers inside a layer or model, outer ones first, with itself before them if `include_self`."""
     return layer._flatten_layers(include_self=include_self)

@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 
 from keras_vit._arguments import to_numpy, unit_vectors, whole_number
-from keras_vit.inspection.running import BATCH_SIZE, ModelSource, Probe, in_batches, no_gradients
+from keras_vit._keras import no_gradients
+from keras_vit.inspection.running import BATCH_SIZE, ModelSource, Probe, in_batches
 from keras_vit.layers import StdConv2D, sincos2d
 from keras_vit.models import ViTConfig
 

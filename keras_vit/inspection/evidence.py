@@ -7,8 +7,9 @@ import keras
 import numpy as np
 
 from keras_vit._arguments import Tensor, to_numpy, unit_vectors, whole_number
+from keras_vit._keras import no_gradients
 from keras_vit.inspection.attention import POOLING, all_blocks, of_keys, output_row, read_attention
-from keras_vit.inspection.running import BATCH_SIZE, Call, ModelSource, Probe, gradients, in_batches, no_gradients
+from keras_vit.inspection.running import BATCH_SIZE, Call, ModelSource, Probe, gradients, in_batches
 from keras_vit.models import BiT
 from keras_vit.models.features import POOLINGS as POOLING_LAYERS
 

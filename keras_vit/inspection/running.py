@@ -1,6 +1,5 @@
 """Runs a model on images with other calls in place of those of its layers, and takes gradients, on each backend."""
 
-import contextlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -140,15 +139,6 @@ def shown_pixels(model: ModelSource, images: np.ndarray) -> np.ndarray:
     pixels = np.clip(np.round(images), 0, 255).astype("uint8")
     shown = pixels[..., :3] if pixels.shape[3] >= 3 else pixels[..., :1]
     return np.broadcast_to(shown, (*shown.shape[:3], 3))
-
-
-def no_gradients() -> contextlib.AbstractContextManager[Any]:
-    """Returns a context in which PyTorch keeps nothing for a backward pass; other backends never do by themselves."""
-    if keras.backend.backend() != "torch":
-        return contextlib.nullcontext()
-    import torch
-
-    return torch.no_grad()
 
 
 def gradients(function: Callable[[list[Tensor]], Tensor], arrays: Sequence[np.ndarray]) -> list[np.ndarray]:

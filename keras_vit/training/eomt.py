@@ -3,7 +3,6 @@
 `finetune_segmentation` makes such runs of recipes with a `SegmentAugmentation`.
 """
 
-import contextlib
 import dataclasses
 import functools
 import math
@@ -16,7 +15,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit._arguments import listing, matches, pair, to_numpy
-from keras_vit._keras import raw_values
+from keras_vit._keras import no_gradients, raw_values
 from keras_vit._processes import current, share
 from keras_vit.data import ImageStream, open_segments
 from keras_vit.detection import MeanAP
@@ -117,19 +116,10 @@ def segmentation_step(
         return loss(targets, predictions(model, images, mask_probability, draws, rope_scale), points)
 
     value, gradients = _gradients(compute, weights)
-    with _without_gradients():
+    with no_gradients():
         optimizer.apply(gradients, weights)
     norm = getattr(optimizer, "gradient_norm", None)
     return {"loss": float(value), "gradient_norm": float("nan") if norm is None else float(to_numpy(norm.value))}
-
-
-def _without_gradients() -> Any:
-    """Returns a context in which PyTorch records nothing for gradients; on other backends it does nothing."""
-    if keras.backend.backend() != "torch":
-        return contextlib.nullcontext()
-    import torch
-
-    return torch.no_grad()
 
 
 def _gradients(compute: Any, weights: list[Any]) -> tuple[Any, list[Any]]:
