@@ -4,7 +4,6 @@ The file's own runtime runs each operator alone, in float32, on values of float1
 elementwise operators are those of float16 then, and products and sums add up in float32, as on a good GPU.
 """
 
-import dataclasses
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -17,21 +16,12 @@ TOLERANCE = 2e-2  # largest difference to the model, in relation to its largest 
 LOUD = 300.0  # added to one channel of what each normalisation reads: as loud as DINOv2's, CLIP's and SAM's
 
 
-@dataclasses.dataclass
-class Computed:
-    """Answers by name, and the largest magnitude that came up on the way, with the operator that it came from."""
+class Computed(NamedTuple):
+    """Answers by name, and the largest magnitude on the way, infinity for NaN as well, with where it came up first."""
 
     answers: dict[str, np.ndarray]
-    peak: float = 0.0
-    place: str = ""
-
-    def see(self, value: Any, place: str) -> None:
-        """Takes a value into account; the first that is not finite is the peak, as infinity."""
-        if value.dtype.kind != "f" or not value.size or not np.isfinite(self.peak):
-            return
-        peak = float(max(value.max(), -value.min()))
-        if not peak <= self.peak:
-            self.peak, self.place = (peak if np.isfinite(peak) else np.inf), place
+    peak: float
+    place: str
 
 
 def layer_of(name: str) -> str:
@@ -55,22 +45,24 @@ class Step(NamedTuple):
 
 def compute(steps: list[Step], values: dict[Any, np.ndarray], outputs: dict[str, Any], loud: float) -> Computed:
     """What operators in their order compute from constants; results of float16 stay float16."""
-    computed = Computed({})
+    peak, place = 0.0, ""
     louder = _normalized(steps) if loud else set()
     last = {name: step for step in steps for name in step.reads}
     for step in steps:
         inputs = [values[name] for name in step.reads]
         is_half = step.kind.upper() != "CAST" and any(x.dtype == np.float16 for x in inputs)
         for name, y in zip(step.writes, step.run(*inputs), strict=True):
-            values[name] = y.astype("float16") if is_half and y.dtype == np.float32 else y
+            y = y.astype("float16") if is_half and y.dtype == np.float32 else y
             if name in louder:
-                values[name][..., 0] += values[name].dtype.type(loud)
-            computed.see(values[name], step.place)
+                y[..., 0] += y.dtype.type(loud)
+            values[name] = y
+            largest = float(np.abs(y).max(initial=0)) if y.dtype.kind == "f" else 0.0
+            if not largest <= peak and np.isfinite(peak):
+                peak, place = (largest if np.isfinite(largest) else np.inf), step.place
         for name in step.reads:
             if last[name] is step and name not in outputs.values():
                 values.pop(name, None)
-    computed.answers.update((name, values[output].astype("float32")) for name, output in outputs.items())
-    return computed
+    return Computed({name: values[output].astype("float32") for name, output in outputs.items()}, peak, place)
 
 
 def _normalized(steps: list[Step]) -> set[Any]:

@@ -15,7 +15,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit._keras import layers_inside
-from keras_vit.layers import ClassToken, DepthBins, MAPHead, PaddedMaxPooling2D, RegisterTokens, SelfMask, resize
+from keras_vit.layers import ClassToken, DepthBins, MAPHead, PaddedMaxPooling2D, RegisterTokens, resize
 from keras_vit.layers.blocks import MultiHeadAttention
 from keras_vit.layers.dense_prediction import LEAST_SHARE, DoublingConvolution, WithClassToken
 from keras_vit.layers.resnet import GroupNormalization
@@ -99,11 +99,6 @@ def _with_class_token(layer: Any, patches: Any, tokens: Any, **_: Any) -> Any:
     return ops.concatenate([patches, ops.tile(tokens[:, :1, None], (1, *patches.shape[1:3], 1))], -1)
 
 
-def _self_mask(layer: Any, tokens: Any, **_: Any) -> Any:
-    """`SelfMask.call` as a constant."""
-    return ops.convert_to_tensor(np.eye(tokens.shape[1], dtype=bool)[None])
-
-
 def _by_heads(dense: Any, x: Any, heads: int, order: Any = None) -> Any:
     """What a projection, its columns in an order, makes of tokens: `(batch, tokens, heads, d)`."""
     weights = [] if order is None else [ops.take(w, order, -1) for w in (dense.kernel, dense.bias) if w is not None]
@@ -123,10 +118,7 @@ def _attention(
     layer: Any, tokens: Any, queries: Any = None, rotation: Any = None, allowed: Any = None, **options: Any
 ) -> Any:
     """`MultiHeadAttention.call`: keys are transposed once, and rotary pairs (2i, 2i + 1) are columns (i, i + d/2)."""
-    import tensorflow as tf
-
-    mask = None if allowed is None else tf.get_static_value(allowed)
-    if options.get("offset") is not None or layer.causal or (mask is None) != (allowed is None):
+    if options.get("offset") is not None or layer.causal:
         return type(layer).call(layer, tokens, queries, rotation, allowed=allowed, **options)
     heads, size, order = layer.heads, layer.width // layer.heads, None
     if layer.rotary_embedding not in (None, "dinov3"):  # no product of queries and keys sees the order of columns
@@ -137,7 +129,7 @@ def _attention(
     if rotation is not None:
         query, key = _turned(query, rotation[:, : query.shape[1]]), _turned(key, rotation)
     scores = ops.matmul(ops.transpose(query * size**-0.5, (0, 2, 1, 3)), ops.transpose(key, (0, 2, 3, 1)))
-    scores = scores if mask is None else scores + np.where(mask, 0, MASKED)[:, None].astype("float32")
+    scores = scores if allowed is None else scores + ops.where(allowed[:, None], 0.0, MASKED)
     return _mixed(layer, scores, tokens)
 
 
@@ -198,7 +190,7 @@ Calls = dict[Any, Callable[..., Any]]  # by the class of a layer, or by what an 
 EVERYWHERE: Calls = {keras.layers.Dense: _dense, PaddedMaxPooling2D: _max_pooling}  # ONNX Runtime pads so, too
 FIXED: Calls = {
     **{ClassToken: _learned_tokens, RegisterTokens: _learned_tokens, WithClassToken: _with_class_token},
-    **{MultiHeadAttention: _attention, MAPHead: _map_head, SelfMask: _self_mask, DoublingConvolution: _doubling},
+    **{MultiHeadAttention: _attention, MAPHead: _map_head, DoublingConvolution: _doubling},
     **{GroupNormalization: functools.partial(_group_norm, False), DepthBins: _depth_bins, "bqd,brcd->bqrc": _masks},
 }
 FLOAT16: Calls = {
@@ -250,11 +242,16 @@ def replaced(model: keras.Model, calls: Calls) -> Iterator[None]:
 
 
 def _sliced(x: Any, index: Any, key: Any) -> Any:
-    """`x[key]` by slices and a reshape, where the shape is known and the key has only integers, slices, `...`, None."""
-    y = index(x, key)  # for its shape: what nobody reads is in no file
+    """`x[key]` by slices and a reshape, where sizes are known and the key has only integers, slices, `...` and None."""
     keys = key if isinstance(key, tuple) else (key,)
-    plain = y.shape.rank is not None and all(k is None or k is ... or isinstance(k, (int, slice)) for k in keys)
-    if not plain or [*y.shape].count(None) > 1:
-        return y
-    part = index(x, tuple(slice(k, k + 1 or None) if isinstance(k, int) else k for k in keys if k is not None))
-    return part if [*part.shape] == [*y.shape] else ops.reshape(part, [-1 if n is None else n for n in y.shape])
+    if x.shape.rank is None or not all(k is None or k is ... or isinstance(k, (int, slice)) for k in keys):
+        return index(x, key)
+    rest = [slice(None)] * (x.shape.rank - sum(k is not None and k is not ... for k in keys))
+    keys = [part for k in (keys if ... in keys else (*keys, ...)) for part in (rest if k is ... else [k])]
+    y = index(x, tuple(slice(k, k + 1 or None) if isinstance(k, int) else k for k in keys if k is not None))
+    lengths = iter(y.shape)
+    shape = [1 if k is None else next(lengths) for k in keys]
+    shape = [n for k, n in zip(keys, shape, strict=True) if not isinstance(k, int)]
+    if shape == [*y.shape] or shape.count(None) > 1:
+        return y if shape == [*y.shape] else index(x, key)
+    return ops.reshape(y, [-1 if n is None else n for n in shape])
