@@ -10,7 +10,7 @@ import keras_vit
 from keras_vit.layers import resize_table, sincos2d
 from keras_vit.models import weights_by_path
 from tests.compute import forward
-from tests.small_models import small_vit_config, values_of
+from tests.small_models import values_of
 from tests.tolerances import ENCODED, LOGITS, SAME_FUNCTION
 
 # Our name of the method: the reference's name, with and without a class token.
@@ -140,7 +140,9 @@ def test_dynamic_is_the_model_of_that_size(golden, dynamic):
 
 def test_dynamic_trains_at_mixed_sizes():
     rng = np.random.default_rng(0)
-    config = small_vit_config(image_size=32, patch_size=8, width=16, depth=1, dynamic=True)
+    config = keras_vit.ViTConfig(
+        image_size=32, patch_size=8, width=16, depth=1, heads=2, mlp_width=24, classes=3, dynamic=True
+    )
     dynamic = keras_vit.VisionTransformer(config)
     dynamic.get_layer("head").set_weights([rng.normal(size=(16, 3)), np.zeros(3)])
     before = keras.ops.convert_to_numpy(weights_by_path(dynamic)["position_embedding/table"])
