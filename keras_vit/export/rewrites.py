@@ -47,7 +47,7 @@ def _peak(x: Any, least: float = 2.0**-8) -> Any:
 def _layer_norm(onnx: bool, layer: Any, x: Any, **_: Any) -> Any:
     """`LayerNormalization.call`; for ONNX what `formats.onnx` replaces by its operator, whose sums are float32."""
     last = len(x.shape) - 1
-    if layer.axis not in (-1, [-1], last, [last]) or not (layer.scale and layer.center):
+    if layer.axis not in (-1, [-1], last, [last]) or layer.gamma is None or layer.beta is None:
         return type(layer).call(layer, x)
     if onnx:
         import tensorflow as tf
