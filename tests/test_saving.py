@@ -67,6 +67,14 @@ def assert_same_weights(got, wanted):
         np.testing.assert_array_equal(a, b, err_msg=path)
 
 
+def test_name_dtype_and_what_is_not_trained_come_along(tmp_path):
+    model = make(CONFIG, name="mine", dtype="mixed_bfloat16")
+    model.trainable = False
+    for again in (saved_and_loaded(model, tmp_path / "model.keras"), model.with_config()):
+        assert (again.name, again.trainable, again.dtype_policy.name) == ("mine", False, "mixed_bfloat16")
+        assert again.get_config() == model.get_config()
+
+
 @pytest.mark.parametrize(("writes", "reads"), [(RATES, {}), ({}, RATES), ({"remat": True}, {})])
 @pytest.mark.nightly_elsewhere
 def test_weights_do_not_hang_on_rates(tmp_path, writes, reads):
