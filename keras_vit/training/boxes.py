@@ -98,7 +98,8 @@ class BoxDetection(tasks.Task):
             model = models.Detector(config, name=source.name, dtype=source.dtype_policy)
             copy_state(source, model, () if same else {"head/queries"})
             return model
-        backbone = tasks.bare_backbone(source, "a Detector", **size, drop_path=recipe.drop_path)
+        tasks.require_backbone(source, "a Detector")
+        backbone = tasks.bare_backbone(source, **size, drop_path=recipe.drop_path)
         config = models.DetectorConfig(
             backbone=backbone.config,
             classes=images.classes,

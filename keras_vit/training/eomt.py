@@ -248,8 +248,9 @@ class EoMTSegmentation(tasks.Task):
 def new_eomt(source: Any, size: tuple[int, int], classes: int, names: Any, task: str, queries: int) -> EoMT:
     """Returns an EoMT for these classes and a task, on a copy of a VisionTransformer."""
     # There are as many blocks with queries as in the published models of that depth.
+    tasks.require_backbone(source, "an EoMT")
     divides = size[0] % 16 or not any(side % patch for side, patch in zip(size, source.config.patch_size, strict=True))
-    backbone = tasks.bare_backbone(source, "an EoMT", image_size=size, **({} if divides else {"patch_size": 16}))
+    backbone = tasks.bare_backbone(source, image_size=size, **({} if divides else {"patch_size": 16}))
     depth = backbone.config.depth
     blocks = 3 if depth <= 12 else 4 if depth < 40 else 5
     config = EoMTConfig(

@@ -98,8 +98,9 @@ class LinearSegmentation(tasks.Task):
             raise ValueError(
                 "frozen=False trains the backbone, but with lora_rank its adapters train. Give one of the two."
             )
+        tasks.require_backbone(source, "a LinearSegmenter")
         crop, size = _crop_and_input(recipe, source)
-        backbone = tasks.bare_backbone(source, "a LinearSegmenter", **size, drop_path=recipe.drop_path)
+        backbone = tasks.bare_backbone(source, **size, drop_path=recipe.drop_path)
         if self.layers > backbone.config.depth:
             raise ValueError(f"layers={self.layers} shall be read, but the model has {backbone.config.depth} blocks.")
         config = LinearSegmenterConfig(

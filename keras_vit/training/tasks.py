@@ -359,10 +359,14 @@ def names_of(images: ImageStream) -> tuple[str, ...] | None:
     return None if images.class_names is None else tuple(images.class_names)
 
 
-def bare_backbone(source: Any, kind: str, **changes: Any) -> VisionTransformer:
-    """Returns a copy of a VisionTransformer without its head, all of whose tokens are normalised, for a new head."""
+def require_backbone(source: Any, kind: str) -> None:
+    """Raises TypeError for a model that no new head for masks or boxes is put on."""
     if not isinstance(source, VisionTransformer):
         raise TypeError(f"model must be a VisionTransformer or {kind}, but a {type(source).__name__} was given.")
+
+
+def bare_backbone(source: VisionTransformer, **changes: Any) -> VisionTransformer:
+    """Returns a copy of a VisionTransformer without its head, all of whose tokens are normalised, for a new head."""
     norm = {"final_norm": "tokens"} if source.config.final_norm == "pooled" else {}
     return source.with_config(**WITHOUT_TOP, **norm, **changes)
 

@@ -46,6 +46,10 @@ COMMANDS = {
         *("finetune", "MODEL", "MASKS", "--output", "OUT", "--steps", "1", "--batch-size", "2", "--points", "8"),
         *("--task", "segmentation", "--recipe", "segmentation/eomt_ade20k_base", "--image-size", "16"),
     ),
+    "finetune --recipe segmentation/dinov2": (
+        *("finetune", "MODEL", "MASKS", "--output", "OUT", "--steps", "1", "--batch-size", "2"),
+        *("--task", "segmentation", "--recipe", "segmentation/dinov2_linear", "--image-size", "16"),
+    ),
     "pretrain": (
         *("pretrain", "DATA", "--weights", "MODEL", "--output", "OUT", "--steps", "1", "--batch-size", "2"),
         *("--image-size", "8", "--local-views", "1", "--slices", "8"),
@@ -63,6 +67,7 @@ WORKS = {
     **{"inspect": {"classifier", "features", "bit"}, "finetune": {"classifier", "features", "bit"}},
     **{
         "finetune --recipe segmentation/eomt": {"classifier", "features", "queries"},
+        "finetune --recipe segmentation/dinov2": {"classifier", "features"},
         "pretrain": {"classifier", "features"},
     },
     **{"evaluate": {"classifier", "bit"}, "embed": {"classifier", "features", "bit"}},
