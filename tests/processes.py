@@ -1,4 +1,4 @@
-"""Child processes of tests, and scripts that are no part of the package."""
+"""Child processes of tests, and scripts that are not part of the package."""
 
 import importlib.util
 import os

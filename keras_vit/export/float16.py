@@ -54,6 +54,7 @@ def compute(steps: list[Step], values: dict[Any, np.ndarray], outputs: dict[str,
         for name, y in zip(step.writes, step.run(*inputs), strict=True):
             y = y.astype("float16") if is_half and y.dtype == np.float32 else y
             if name in louder:
+                y = y.copy()  # it may be the caller's images
                 y[..., 0] += y.dtype.type(loud)
             values[name] = y
             largest = float(np.abs(y).max(initial=0)) if y.dtype.kind == "f" else 0.0

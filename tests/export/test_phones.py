@@ -60,6 +60,14 @@ def test_what_keeps_a_file_from_the_gpu_is_named(tmp_path):
     assert any(line.startswith("FULLY_CONNECTED in block_0/attention/") for line in small.not_on_gpu)
 
 
+def test_images_stay_as_they_are_where_a_normalization_reads_them():
+    images = np.zeros((1, 2, 3), "float32")
+    start = float16.Step("", [], ["images"], "the input", lambda: [images])
+    norm = float16.Step("LayerNormalization", ["images"], ["y"], "a norm", lambda x: [2 * x])
+    found = float16.compute([start, norm], {}, {"answer": "y"}, 300.0)
+    assert not images.any() and found.answers["answer"].max() == 600 == found.peak
+
+
 @pytest.mark.parametrize(("format", "suffix"), [("litert", ".tflite"), ("onnx", ".onnx")])
 def test_loud_models_hold_in_float16(format, suffix, tmp_path):
     skip_without(format)
