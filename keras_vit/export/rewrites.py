@@ -34,7 +34,7 @@ def _product(x: Any, kernel: Any, bias: Any = None) -> Any:
     return y if bias is None else y + bias
 
 
-def _dense(layer: Any, x: Any, **_: Any) -> Any:
+def _dense(layer: Any, x: Any) -> Any:
     """`keras.layers.Dense.call`."""
     return layer.activation(_product(x, layer.kernel, layer.bias))
 
@@ -44,7 +44,7 @@ def _peak(x: Any, least: float = 2.0**-8) -> Any:
     return ops.maximum(ops.max(ops.abs(x), -1, keepdims=True), least)
 
 
-def _layer_norm(onnx: bool, layer: Any, x: Any, **_: Any) -> Any:
+def _layer_norm(onnx: bool, layer: Any, x: Any) -> Any:
     """`LayerNormalization.call`; for ONNX what `formats.onnx` replaces by its operator, whose sums are float32."""
     last = len(x.shape) - 1
     if layer.axis not in (-1, [-1], last, [last]) or layer.gamma is None or layer.beta is None:
@@ -61,7 +61,7 @@ def _layer_norm(onnx: bool, layer: Any, x: Any, **_: Any) -> Any:
     return y * layer.gamma + layer.beta
 
 
-def _group_norm(float16: bool, layer: Any, x: Any, **_: Any) -> Any:
+def _group_norm(float16: bool, layer: Any, x: Any) -> Any:
     """`GroupNormalization.call` at rank 4, with statistics over the places first: over both, runtimes are slow."""
     groups, size = layer.groups, x.shape[-1] // layer.groups
 
@@ -81,7 +81,7 @@ def _group_norm(float16: bool, layer: Any, x: Any, **_: Any) -> Any:
     return x * (scale * layer.gamma) + layer.beta
 
 
-def _unit_norm(layer: Any, x: Any, **_: Any) -> Any:
+def _unit_norm(layer: Any, x: Any) -> Any:
     """`keras.layers.UnitNormalization.call`, by a mean: of a sum, the converter makes an operator that GPUs lack."""
     if layer.axis not in (-1, [-1]):
         return type(layer).call(layer, x)
@@ -89,12 +89,12 @@ def _unit_norm(layer: Any, x: Any, **_: Any) -> Any:
     return scaled * ops.rsqrt(ops.mean(ops.square(scaled), -1, keepdims=True) * x.shape[-1])
 
 
-def _learned_tokens(layer: Any, tokens: Any, **_: Any) -> Any:
+def _learned_tokens(layer: Any, tokens: Any) -> Any:
     """`ClassToken.call` and `RegisterTokens.call`."""
     return ops.concatenate([ops.tile(layer.learned, (tokens.shape[0], 1, 1)), tokens], 1)
 
 
-def _with_class_token(layer: Any, patches: Any, tokens: Any, **_: Any) -> Any:
+def _with_class_token(layer: Any, patches: Any, tokens: Any) -> Any:
     """`WithClassToken.call`."""
     return ops.concatenate([patches, ops.tile(tokens[:, :1, None], (1, *patches.shape[1:3], 1))], -1)
 
@@ -140,7 +140,7 @@ def _turned(x: Any, rotation: Any) -> Any:
     return x * cos + ops.concatenate([-x[..., half:], x[..., :half]], -1) * sin
 
 
-def _map_head(layer: Any, tokens: Any, **_: Any) -> Any:
+def _map_head(layer: Any, tokens: Any) -> Any:
     """`MAPHead.call`: its query is a constant, so that it and the keys' kernel are one kernel, `(D, heads)`."""
     attention, tokens = layer.attention, tokens[:, layer.skipped_tokens :]
     heads, (batch, count, width) = attention.heads, tokens.shape
@@ -152,7 +152,7 @@ def _map_head(layer: Any, tokens: Any, **_: Any) -> Any:
     return (x + layer.mlp(layer.norm(x)))[:, 0]
 
 
-def _max_pooling(layer: Any, x: Any, **_: Any) -> Any:
+def _max_pooling(layer: Any, x: Any) -> Any:
     """`PaddedMaxPooling2D.call`: an edge that is repeated lies in each window beside itself, as -inf would."""
     for axis in (1, 2):
         first, last = (x[:, :1], x[:, -1:]) if axis == 1 else (x[:, :, :1], x[:, :, -1:])
@@ -161,7 +161,7 @@ def _max_pooling(layer: Any, x: Any, **_: Any) -> Any:
     return ops.max_pool(x, 3, 2, "valid", "channels_last")
 
 
-def _doubling(layer: Any, x: Any, **_: Any) -> Any:
+def _doubling(layer: Any, x: Any) -> Any:
     """`DoublingConvolution.call` at rank 4."""
     batch, rows, columns, width = x.shape
     kernel, bias = ops.reshape(layer.kernel, (width, -1)), ops.tile(layer.bias, 4)
@@ -170,7 +170,7 @@ def _doubling(layer: Any, x: Any, **_: Any) -> Any:
     return ops.reshape(y, (batch, 2 * rows, 2 * columns, width))
 
 
-def _depth_bins(layer: Any, x: Any, **_: Any) -> Any:
+def _depth_bins(layer: Any, x: Any) -> Any:
     """`DepthBins.call`: means of scaled values in place of sums, which overflow in float16."""
     x = resize(layer.scores(x), [n * layer.factor for n in x.shape[1:3]], "half_pixel")
     x = ops.relu(x) + LEAST_SHARE
@@ -233,12 +233,17 @@ def replaced(model: keras.Model, calls: Calls) -> Iterator[None]:
     try:
         tf.Tensor.__getitem__ = functools.partialmethod(_sliced, index) if calls else index
         for layer, call in rows:
-            layer.call = functools.partial(call, layer)
+            layer.call = functools.partial(_without_training, call, layer)
         yield
     finally:
         tf.Tensor.__getitem__ = index
         for layer, _ in rows:
             del layer.call
+
+
+def _without_training(call: Callable[..., Any], layer: Any, *args: Any, training: Any = None, **options: Any) -> Any:
+    """What a replaced call returns, which is the same in training; it refuses options that it does not know."""
+    return call(layer, *args, **options)
 
 
 def _sliced(x: Any, index: Any, key: Any) -> Any:

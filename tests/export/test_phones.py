@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.export import FORMATS, export, float16
+from keras_vit.export import FORMATS, export, float16, rewrites
 from tests.export.tiny import CONFIG, new_model, skip_without
 
 if keras.backend.backend() != "tensorflow":
@@ -58,6 +58,15 @@ def test_what_keeps_a_file_from_the_gpu_is_named(tmp_path):
     small = export(model, tmp_path / "s.tflite", precision="dynamic_int8", measure=False, tolerance=1.0)
     assert "int8 fails to compile on some GPUs" in small.gpu
     assert any(line.startswith("FULLY_CONNECTED in block_0/attention/") for line in small.not_on_gpu)
+
+
+def test_a_replaced_call_refuses_options_that_it_does_not_know():
+    dense = keras.layers.Dense(2)
+    model = keras.Sequential([keras.Input((3,)), dense])
+    with rewrites.replaced(model, rewrites.EVERYWHERE):
+        dense.call(keras.ops.zeros((1, 3)), training=True)
+        with pytest.raises(TypeError, match="offset"):
+            dense.call(keras.ops.zeros((1, 3)), offset=1)
 
 
 def test_images_stay_as_they_are_where_a_normalization_reads_them():
