@@ -124,7 +124,9 @@ def fixed_seed_and_default_config():
     """The same random numbers for every test, in whatever order they run; no setting outlives its test."""
     import keras
 
-    keras.utils.set_random_seed(0)
+    from keras_vit._keras import set_random_seed
+
+    set_random_seed(0)  # Keras's own would import TensorFlow on every backend
     yield
     keras.config.set_dtype_policy("float32")
     keras.config.set_floatx("float32")

@@ -35,7 +35,7 @@ def pixels_answered(model, pixels):
     return model.predict(keras_vit.preprocess_input(pixels), verbose=0)
 
 
-@pytest.mark.nightly_elsewhere
+@pytest.mark.nightly
 @pytest.mark.parametrize("format", FORMATS)
 def test_it_names_what_the_model_names(format, tmp_path, backend, monkeypatch):
     row = FORMATS[format]

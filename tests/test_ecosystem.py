@@ -1,14 +1,14 @@
 """The blocks of docs/ecosystem.md that need another package: with it where it is installed, or with a stand-in."""
 
-import contextlib
 import math
 import re
-import sys
-import types
 from pathlib import Path
 
 import keras
+import numpy as np
 import pytest
+
+from tests.small_models import small_vit
 
 DOCS = Path(__file__).parents[1] / "docs"
 
@@ -41,50 +41,22 @@ def test_keras_tuner(run):
     assert tuner.get_best_hyperparameters()[0].values.keys() == {"drop_path", "learning_rate"}
 
 
-@pytest.mark.once
-def test_weights_and_biases(run, monkeypatch):
-    """`wandb.init` gives a run, whose `log` takes a dict of numbers."""
-    logged, ended = [], []
-    tracked = types.SimpleNamespace(log=logged.append, finish=lambda: ended.append(True))
-    monkeypatch.setitem(sys.modules, "wandb", types.SimpleNamespace(init=lambda project: tracked))
-    run("needs W&B")
-    assert [set(figures) for figures in logged] == [{"loss", "accuracy"}] * 2 and ended == [True]
-    assert all(type(value) is float for figures in logged for value in figures.values())
-
-
-class MlflowCallback(keras.callbacks.Callback):
-    """What MLflow 3.17's does, with a list in place of its service."""
-
-    logged = []
-
-    def on_train_begin(self, logs=None):
-        lines = []
-        self.model.summary(print_fn=lambda line, *_, **__: lines.append(line))
-        self.logged.append({f"optimizer_{name}": value for name, value in self.model.optimizer.get_config().items()})
-        assert "block_0" in "".join(lines)
-
-    def on_epoch_end(self, epoch, logs=None):
-        self.logged.append(dict(logs, step=epoch))
-
-
-@pytest.mark.once
-def test_mlflow(run, monkeypatch):
-    mlflow = types.ModuleType("mlflow")
-    mlflow.start_run, mlflow.keras = contextlib.nullcontext, types.SimpleNamespace(MlflowCallback=MlflowCallback)
-    monkeypatch.setitem(sys.modules, "mlflow", mlflow)
-    monkeypatch.setattr(MlflowCallback, "logged", [])
-    run("needs MLflow")
-    optimizer, *figures = MlflowCallback.logged
-    assert optimizer["optimizer_momentum"] == 0.9
-    assert [row.keys() for row in figures] == [{"loss", "accuracy", "step"}] * 2
-
-
 def test_visualization(run, tmp_path, backend):
     if backend != "tensorflow":
         pytest.skip("it imports TensorFlow")
     pytest.importorskip("matplotlib").use("Agg")
     run("it imports TensorFlow")
     assert (tmp_path / "gallery.png").stat().st_size > 1000
+
+
+def test_tensorboard_as_the_page_on_training_shows_it(tmp_path, backend):
+    """With a package that TensorFlow no longer brings."""
+    if backend != "tensorflow":
+        pytest.skip("the same on all backends")
+    model = small_vit()
+    model.compile("sgd", "mse")
+    model.fit(np.zeros((2, 8, 8, 3)), np.zeros((2, 3)), verbose=0, callbacks=[keras.callbacks.TensorBoard(tmp_path)])
+    assert list(tmp_path.rglob("events.out.*"))
 
 
 def test_gradients_without_state_as_flax_has_them(backend):

@@ -69,11 +69,3 @@ def test_names_as_long_as_file_systems_take(tmp_path):
     for name in ("a" * 251 + ".txt", "\U0001f52c" * 62 + ".txt"):
         write_text(tmp_path / name, "x")
     assert len(names(tmp_path)) == 2
-
-
-def test_a_place_that_cannot_be_taken(tmp_path):
-    (tmp_path / "folder").mkdir()
-    (tmp_path / "folder" / "inside").touch()
-    with pytest.raises(OSError, match="folder"):
-        write_text(tmp_path / "folder", "x")
-    assert names(tmp_path) == ["folder"]

@@ -97,9 +97,3 @@ def test_methods_by_hand():
     # Keys' kernel with a = -1/2 between two samples: -1/16, 9/16, 9/16, -1/16.
     assert_close(interpolation_matrix(6, 12, "bicubic")[5], interpolation_matrix(6, 12, "bicubic")[6][::-1], 1e-12)
     assert_close(interpolation_matrix(5, 15, "bicubic")[7], np.eye(5)[2], 1e-12)
-
-
-@pytest.mark.parametrize("xp", [np, keras.ops])
-def test_unknown_method(xp):
-    with pytest.raises(ValueError, match="interpolation must be one of .*'bicubic'.*'official'.* but 'lanczos'"):
-        interpolation_matrix(3, 4, "lanczos", xp)

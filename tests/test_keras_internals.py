@@ -16,15 +16,6 @@ from keras_vit import _keras
 from tests.test_architecture import is_private
 
 
-class Outer(keras.layers.Layer):
-    def __init__(self, **kwargs):
-        super().__init__(**kwargs)
-        self.first, self.second = keras.layers.Dense(2), keras.Sequential([keras.layers.Dense(2)])
-
-    def call(self, x):
-        return self.second(self.first(x))
-
-
 def functional(**options):
     inputs = keras.Input((2,))
     return keras.Model(inputs, keras.layers.Dense(2, name="dense")(inputs), **options)
@@ -91,69 +82,3 @@ def test_a_seed_gives_the_random_numbers_of_keras(backend, monkeypatch):
     assert draws() == expected
     with pytest.raises(ValueError, match="seed"):
         _keras.set_random_seed(None)
-
-
-def test_layers_inside_and_their_own_weights():
-    outer = Outer()
-    outer(keras.ops.zeros((1, 2)))
-    dense = outer.second.layers[0]
-    assert _keras.layers_inside(outer)[0] is outer
-    inside = _keras.layers_inside(outer, include_self=False)
-    assert {id(layer) for layer in inside} >= {id(outer.first), id(outer.second), id(dense)}
-    assert outer not in inside
-    assert inside.index(outer.second) < inside.index(dense)  # outer ones first
-    assert len({id(layer) for layer in inside}) == len(inside)
-    assert _keras.own_trainable_weights(outer) == []
-    outer.first.trainable = False
-    assert [weight.name for weight in _keras.own_trainable_weights(outer.first)] == ["kernel", "bias"]
-
-
-def nested():
-    return keras.Sequential([keras.Input((2,)), functional(name="inner"), keras.layers.ReLU()])
-
-
-@pytest.mark.parametrize("make", [functional, nested])
-def test_models_are_called_layer_by_layer(make):
-    model = make()
-    called = []
-
-    def call(layer, *args, **kwargs):
-        called.append(layer.name)
-        return 2 * layer(*args, **kwargs)
-
-    assert _keras.has_graph(model)
-    x = keras.random.normal((3, 2))
-    times = 2 if make is functional else 4
-    wanted = keras.ops.convert_to_numpy(model(x))
-    assert (keras.ops.convert_to_numpy(_keras.call_layers(model, x, call)) == times * wanted).all()
-    assert called == [layer.name for layer in model.layers if not isinstance(layer, keras.layers.InputLayer)]
-    # On symbolic tensors, too, and nothing of the model changes.
-    again = keras.Model(model.inputs, _keras.call_layers(model, model.inputs, call))
-    assert (keras.ops.convert_to_numpy(again(x)) == times * wanted).all()
-    assert (keras.ops.convert_to_numpy(model(x)) == wanted).all()
-
-
-class Counted(_keras.DecayingOptimizer, keras.optimizers.SGD):
-    """Notes how many gradients Keras clips at once."""
-
-    def __init__(self, **options):
-        super().__init__(**options)
-        self.clipped = []
-
-    def clip_gradients(self, grads):
-        self.clipped.append(len(grads))
-        return super().clip_gradients(grads)
-
-
-def test_steps_of_an_optimizer():
-    """Keras clips all gradients of an update at once, and leaves the decay of the weights to it."""
-    layer = keras.layers.Dense(2)
-    layer.build((None, 2))
-    optimizer = Counted(learning_rate=0.1, global_clipnorm=1.0, weight_decay=0.1)
-    optimizer.build(layer.trainable_variables)
-    assert [optimizer.index_of(variable) for variable in layer.trainable_variables] == [0, 1]
-    before = layer.get_weights()
-    optimizer.apply([keras.ops.zeros(variable.shape) for variable in layer.trainable_variables])
-    assert optimizer.clipped == [2]
-    assert all(np.array_equal(now, then) for now, then in zip(layer.get_weights(), before, strict=True))
-    assert _keras.layout_of(layer.kernel) is None

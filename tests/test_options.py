@@ -5,7 +5,6 @@ import dataclasses
 import json
 import math
 import pickle
-import re
 
 import numpy as np
 import pytest
@@ -13,7 +12,7 @@ from PIL import Image
 
 import keras_vit
 from keras_vit import data, evaluation, preprocessing, training
-from keras_vit._options import GIVEN, Number, _anything, _checks, _placed, refuse
+from keras_vit._options import Number, _anything, _checks
 from tests.small_models import (
     small_depth_model_config,
     small_eomt_config,
@@ -104,23 +103,6 @@ def test_given_is_what_a_person_wrote():
     assert not training.recipe("finetune/cifar10").given
 
 
-def test_every_place_is_said_in_full():
-    """A field that is declared for some situations is refused in others, by its name, with what would be right."""
-    seen = 0
-    for one in OPTIONS:
-        declared = _placed(type(one))
-        for name, field in declared.items():
-            for axis, allowed in field.metadata["when"].items():
-                place, wrong = ("anywhere", None) if allowed is GIVEN else (allowed[0], "other")
-                for value, given in (("changed", ()), (field.default, (name,))):
-                    values = {one: field.default for one, field in declared.items()} | {name: value}
-                    refuse(declared, values, {axis: place}, given)
-                    with pytest.raises(ValueError, match=f"^{name}={re.escape(repr(value))} is for .*{axis}"):
-                        refuse(declared, values, {axis: wrong}, given)
-                seen += 1
-    assert seen > 30
-
-
 def test_what_is_given_is_refused_where_it_does_not_apply():
     """Also where it is the default: momentum=0.9 asks for momentum. What is put back to its default is not given."""
     for make in (
@@ -147,21 +129,6 @@ def test_a_recipe_keeps_the_size_that_a_person_gave():
     for given, wanted in (({"image_size": 224}, 224), ({"image_size": 24}, 24), ({}, (16, 16))):
         done = training.finetune(model, images, training.Recipe(**fields, **given), verbose=False)
         assert done.recipe.image_size == wanted, given
-
-
-@pytest.mark.parametrize("shard", [(np.int64(1), 2), np.array([1, 2]), [1, 2]])
-def test_a_shard_is_a_pair_of_whole_numbers_at_every_door(shard, tmp_path):
-    pixels = np.zeros((4, 8, 8, 3), "uint8")
-    stream = data.open_data((pixels, np.arange(4) % 3), image_size=8, batch_size=2, split="test", shard=shard)
-    assert stream.shard == (1, 2)
-    Image.fromarray(pixels[0]).save(tmp_path / "0.png")
-    done = evaluation.embed(keras_vit.VisionTransformer(VIT), tmp_path, tmp_path / "x.npz", shard=shard, progress=False)
-    assert done.count == 0 or done.path
-    for wrong, error in (((2, 2), ValueError), ((0.5, 2), TypeError), (1, TypeError)):
-        with pytest.raises(error, match="^shard must be"):
-            data.open_data((pixels, np.arange(4)), image_size=8, batch_size=2, shard=wrong)
-        with pytest.raises(error, match="^shard must be"):
-            evaluation.embed("glyphs", tmp_path, tmp_path / "x.npz", shard=wrong)
 
 
 def test_the_home_of_a_user_is_one_at_every_door(tmp_path, monkeypatch):

@@ -14,10 +14,9 @@ import zipfile
 from pathlib import Path
 
 import pytest
-import yaml
 
 from keras_vit._names import DISTRIBUTION, PACKAGES
-from tests.processes import script
+from tests.processes import environment
 
 pytestmark = pytest.mark.once
 
@@ -65,17 +64,18 @@ def test_nothing_of_ours_is_installed_under_another_name():
     assert PROJECT["name"] == DISTRIBUTION and DISTRIBUTION in (REPOSITORY / "CITATION.cff").read_text()
 
 
-@pytest.mark.parametrize("installed", ["before", "after"])
-@pytest.mark.parametrize("start", [("-c", "import keras_vit"), ("-m", "keras_vit.cli", "--version")])
+@pytest.mark.parametrize(
+    ("installed", "start"),
+    [("before", ("-m", "keras_vit.cli", "--version")), ("after", ("-c", "import keras_vit.training"))],
+)
 def test_the_other_keras_vit_of_the_index_is_found_beside_ours(tmp_path, installed, start):
     """Both put files into one folder: ours works until the other is uninstalled, or has lost its `__init__.py`."""
     shutil.copytree(REPOSITORY / "keras_vit", tmp_path / "keras_vit", ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / "keras_vit-1.0.1.dist-info").mkdir()
     if installed == "after":
         (tmp_path / "keras_vit" / "__init__.py").write_text('__version__ = "1.0.0"')
-        start = [word.replace("import keras_vit", "import keras_vit.training") for word in start]
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    done = subprocess.run([sys.executable, *start], env=environment, capture_output=True, text=True, cwd=tmp_path)
+    variables = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run([sys.executable, *start], env=variables, capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 1
     for words in ("keras_vit-1.0.1.dist-info", "is another project", "pip uninstall keras-vit keras-vit-zoo"):
         assert words in done.stderr.splitlines()[-1]
@@ -118,20 +118,6 @@ def broken_links(markdown):
     return [target for target in re.findall(r"\]\(([^)\s]+)", prose) if not re.match(r"https://|#", target)]
 
 
-def test_all_addresses_come_from_one_variable():
-    hatch_build = pytest.importorskip("hatchling") and script("hatch_build.py")
-    home = "https://github.com/someone/models"
-    text = hatch_build.long_description((REPOSITORY / "README.md").read_text(), home)
-    assert f"]({home}/blob/HEAD/docs/install.md)" in text and f"]({home}/raw/HEAD/docs/images/" in text
-    assert not broken_links(text) and len(broken_links((REPOSITORY / "README.md").read_text())) > 30
-    pages = "https://someone.github.io/models/"
-    assert hatch_build.addresses(home) == {"Repository": home, "Documentation": pages, "Issues": f"{home}/issues"}
-    with pytest.raises(ValueError, match="OWNER/NAME, and is 'github.com/someone/models'"):
-        hatch_build.addresses("github.com/someone/models")
-    shown = [*REPOSITORY.glob("*.md"), *REPOSITORY.glob("docs/**/*.md")]
-    assert not [path for path in shown if "OWNER/NAME" in path.read_text()]
-
-
 def test_the_source_archive_has_what_the_repository_has(dist):
     """What somebody needs to test, document and build it again; nothing that a machine left behind."""
     (archive,) = dist.glob("keras_vit_zoo-*.tar.gz")
@@ -164,59 +150,6 @@ def test_the_version_is_the_same_everywhere_and_the_changelog_as_keep_a_changelo
     assert kinds <= {"Numbers that change", *"Added Breaking Changed Deprecated Removed Fixed Security".split()}
 
 
-def test_the_lowest_versions_are_the_lower_bounds():
-    command = [sys.executable, str(REPOSITORY / ".ci" / "lowest.py"), "torch", "demo"]
-    lines = subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout.split()
-    bounds = dict(line.split("==") for line in lines)
-    extras = ("images", "plots", "demo", "torch")
-    declared = [*PROJECT["dependencies"], *(line for e in extras for line in PROJECT["optional-dependencies"][e])]
-    declared = [line for line in declared if not line.startswith(DISTRIBUTION)]
-    wanted = {re.match(r"[\w-]+", line)[0]: line.partition(",")[0] for line in declared}
-    assert {name: f"{name}>={version}" for name, version in bounds.items()} == wanted
-
-
-def test_the_workflows_are_yaml_and_run_what_the_makefile_has():
-    targets = re.search(r"^\.PHONY: (.+)$", (REPOSITORY / "Makefile").read_text(), re.MULTILINE)[1].split()
-    for path in [*REPOSITORY.glob(".github/**/*.yml"), REPOSITORY / "CITATION.cff"]:
-        text = path.read_text()
-        assert yaml.safe_load(text), path.name
-        assert set(re.findall(r"run: make ([\w-]+)", text)) <= set(targets), path.name
-        for file in re.findall(r"run: (\.ci/\S+)", text):
-            assert os.access(REPOSITORY / file, os.X_OK), path.name
-
-
-def test_a_release_has_the_number_of_the_package():
-    workflow = REPOSITORY / ".github" / "workflows" / "release.yml"
-    if not workflow.exists():
-        pytest.skip("the source archive has no workflows")
-    (check,) = re.findall("run: (grep .+)", workflow.read_text())
-    for tag, status in ((f"v{VERSION}", 0), (f"v{VERSION}1", 1), (f"v{VERSION.replace('.', '_')}", 1)):
-        environment = {**os.environ, "GITHUB_REF_NAME": tag}
-        assert subprocess.run(["bash", "-e", "-c", check], cwd=REPOSITORY, env=environment).returncode == status
-
-
-def test_every_install_is_pinned_and_so_are_the_tools_that_build():
-    """Older pips read `PIP_CONSTRAINT` in the isolated environment of a build, newer ones `PIP_BUILD_CONSTRAINT`.
-
-    Dependencies are built in isolation, if at all: only with `--no-deps` may the environment's own tools be used.
-    """
-    makefile = re.sub(r"\\\n\s*", " ", (REPOSITORY / "Makefile").read_text())
-    lines = [line for line in makefile.splitlines() if re.search(r"-m pip +(--python \S+ )?install", line)]
-    assert len(lines) == 4  # of today's versions, and of the lowest; what lists what the wheel needs, and that
-    for line in lines:
-        assert re.search(r"PIP_CONSTRAINT=\S+\.txt PIP_BUILD_CONSTRAINT=constraints\.txt", line)
-        assert "--no-build-isolation" not in line or "--no-deps" in line
-
-
-def test_a_path_in_the_arguments_of_pytest_is_all_that_runs():
-    makefile = (REPOSITORY / "Makefile").read_text()
-    given = re.findall(r"-m pytest (.*?)(?: \|\|| \\|$)", makefile, re.M)
-    assert given[:3] == ["$(PYTEST_ARGS)", "$(PYTEST_ARGS)", "-m nightly $(PYTEST_ARGS)"]
-    assert given[3:] == ['-m "" tests/properties', "tests/export/test_phones.py"]  # further steps of the night
-    settings = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["pytest"]["ini_options"]
-    assert settings["testpaths"] == ["tests"]
-
-
 def names_in(init):
     """What a room's file says to type checkers, and what it imports at once under a name that it offers."""
     body = ast.parse(init.read_text()).body
@@ -241,13 +174,30 @@ def test_names_are_those_that_type_checkers_see():
     assert split == rooms
 
 
-def test_it_is_imported_from_compiled_files_alone(tmp_path):
+# As the program, which imports late: every name that a room offers can be had.
+LATE = """
+import importlib, sys
+import keras_vit
+
+assert "keras" not in sys.modules
+for room in ("", ".layers", ".models", ".checkpoints", ".data", ".training"):
+    room = importlib.import_module("keras_vit" + room)
+    assert room.__file__.endswith(".pyc") and not hasattr(room, "nonsense")
+    for name in room.__all__:
+        module = getattr(getattr(room, name), "__module__", "keras_vit")
+        assert module.startswith("keras_vit"), (room, name, module)
+"""
+
+
+def test_all_names_are_imported_late_and_from_compiled_files_alone(tmp_path):
     """As PyInstaller and Nuitka pack it, without sources."""
     shutil.copytree(REPOSITORY / "keras_vit", tmp_path / "keras_vit", ignore=shutil.ignore_patterns("__pycache__"))
     assert compileall.compile_dir(tmp_path, legacy=True, quiet=2)
     for source in tmp_path.rglob("*.py"):
         source.unlink()
-    code = "import keras_vit; print(keras_vit.ViTConfig.__name__, keras_vit.training.finetune.__name__)"
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, cwd=tmp_path)
-    assert done.stdout.split() == ["ViTConfig", "finetune"], done.stderr
+    program = tmp_path / "keras-vit"
+    program.write_text(LATE)
+    variables = environment()
+    variables["PYTHONPATH"] = variables["PYTHONPATH"].replace(str(REPOSITORY), str(tmp_path))
+    done = subprocess.run([sys.executable, str(program)], env=variables, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr

@@ -12,7 +12,6 @@ import sys
 import numpy as np
 import pytest
 
-import keras_vit
 from keras_vit.interpolation import METHODS
 from keras_vit.preprocessing import (
     FILTERS,
@@ -260,13 +259,10 @@ def with_value(value, dtype="float32"):
     ("images", "error", "message"),
     [
         (with_value(np.nan), ValueError, "image 1 of x holds NaN"),
-        (with_value(300, "int32"), ValueError, "x must .* in 0..255, .* from 90 to 300. .* image 1 of x"),
         (with_value(-129), ValueError, "from -129 to 90. .* image 1 of x"),
         (np.moveaxis(GOOD, -1, 1), ValueError, "channels seem to come first"),
         (GOOD[..., :1], ValueError, "Repeat the grey channel"),
         (np.zeros((2, 4, 4, 4)), ValueError, r"Drop alpha: images\[..., :3\]"),
-        (GOOD[..., :2], ValueError, "x must have shape"),
-        (GOOD[0, 0], ValueError, "x must have shape"),
         ([GOOD[0], GOOD[0, :3]], ValueError, "equally large.*load_image"),
         (GOOD > 0, TypeError, "dtype is bool"),
         ("cat.png", TypeError, "integers or floats"),
@@ -278,12 +274,6 @@ def test_what_are_no_pixels(images, error, message):
             check_pixels(images, name="x", scaled=scaled)
     with pytest.raises(error):
         preprocess_input(images)
-
-
-@pytest.mark.parametrize("options", [{"mean": np.nan}, {"mean": [0.5, np.nan, 0.5]}, {"std": np.nan}, {"std": 0}])
-def test_a_mean_or_deviation_that_makes_no_sense(options):
-    with pytest.raises(ValueError, match=next(iter(options))):
-        preprocess_input(np.zeros((2, 2, 3), "uint8"), **options)
 
 
 @pytest.mark.parametrize(
@@ -379,46 +369,23 @@ def test_scores_that_are_no_probabilities(scores):
     assert caught[0].filename == __file__
 
 
-STANDARDISED = np.random.default_rng(0).normal(0, 1, (8, 8, 3)).astype("float32")
-
-
-@pytest.mark.parametrize("way", ["preprocess", "list", "sizes", "depth"])
-def test_standardised_images_are_told_wherever_they_are_given(way):
-    config = keras_vit.ViTConfig(image_size=8, patch_size=4, width=8, depth=1, heads=2, mlp_width=8)
-    with pytest.warns(UserWarning, match="the floats lie between -.* or standardised already"):
-        if way == "depth":
-            backbone = config.replace(pooling="none", dynamic=True)
-            model = keras_vit.LinearDepth(keras_vit.LinearDepthConfig(backbone=backbone, blocks=(0,), bins=4))
-            keras_vit.depth.estimate(model, STANDARDISED)
-        else:
-            images = {"preprocess": STANDARDISED, "list": [STANDARDISED] * 2, "sizes": [STANDARDISED, STANDARDISED[:6]]}
-            keras_vit.VisionTransformer(config).preprocess(images[way])
-
-
 PICTURE, TEN = Image.new("RGB", (4, 3)), np.zeros((1, 10))
 REFUSED = [
     (resize_images, (np.zeros((4, 4)), 8), {}, ValueError, "images must have shape"),
-    (resize_images, (np.zeros((4, 4, 3), "complex64"), 8), {}, TypeError, "complex64"),
-    (resize_images, ([np.zeros((4, 4, 3)), np.zeros((5, 4, 3))], 8), {}, ValueError, "equally large"),
-    (resize_images, (np.zeros((4, 4, 3)), 0), {}, ValueError, "image_size"),
     (resize_images, (np.zeros((4, 4, 3)), 8, "lanczos"), {}, ValueError, "interpolation must be one of .*'lanczos'"),
     (load_image, ("no/where.png",), {}, FileNotFoundError, "where.png"),
     (load_image, ("https://example.org/cat.png",), {}, ValueError, "local path.*get_file"),
     (load_image, (np.zeros((4, 4, 3)),), {}, TypeError, "ndarray was given.*resize_images"),
     (load_image, (Image.new("RGB", (0, 5)),), {}, ValueError, "no pixels"),
     (load_image, (PICTURE,), {"resize": "stretch"}, ValueError, "resize must be one of .*'stretch'"),
-    (load_image, (PICTURE,), {"interpolation": "cubic"}, ValueError, "interpolation must be one of .*'cubic'"),
     (load_image, (PICTURE,), {"resize": "timm", "interpolation": "official"}, ValueError, "'timm' has its own"),
     (load_image, (PICTURE,), {"crop_fraction": 0.9}, ValueError, "does not crop"),
     (load_image, (PICTURE,), {"resize": "timm"}, ValueError, "need a size. Pass image_size"),
     (load_image, (PICTURE,), {"resize": "timm", "crop_fraction": 1.1}, ValueError, "crop_fraction must lie in"),
-    (load_image, (PICTURE,), {"image_size": 0}, ValueError, "image_size"),
     (decode_predictions, (np.zeros(10),), {}, ValueError, r"\(10,\).*probabilities\[None\]"),
     (decode_predictions, (np.array([[0, np.nan]]),), {"top": 1}, ValueError, "finite"),
     (decode_predictions, (TEN,), {"top": 11}, ValueError, "top must lie between 1 .* 10, but 11"),
-    (decode_predictions, (TEN,), {"top": 2.0}, TypeError, "top must be a whole number of at least 1"),
     (decode_predictions, (TEN,), {"class_names": ["a"] * 9}, ValueError, "each of the 10 classes, but it names 9"),
-    (decode_predictions, (TEN,), {"class_names": "a"}, TypeError, "class_names must be a list"),
     (decode_predictions, (TEN,), {"class_names": list(range(10))}, TypeError, "names or .* pairs, but 0"),
 ]
 

@@ -1,17 +1,13 @@
 """Images and predictions of each backend: tensors, pipelines, streams, and what a model makes of files."""
 
-import threading
-
 import keras
 import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.data import Augmentation, as_dataset, open_data
 from keras_vit.data.augmentation import inception_box
 from keras_vit.preprocessing import preprocess_input
-from tests.data import sources
-from tests.data.sources import OPTIONS, SIZE, Iterable, batches, twelve_images
+from tests.data.sources import twelve_images
 from tests.test_preprocessing import scaled
 
 Image = pytest.importorskip("PIL.Image")
@@ -149,80 +145,6 @@ def test_a_model_in_tf_data(model, rng):
 @pytest.fixture(scope="module")
 def data():
     return twelve_images()
-
-
-@pytest.mark.nightly_elsewhere
-def test_other_forms_of_arrays(data):
-    images, labels = data
-    expected = open_data(data, split="test", **OPTIONS).batch(1)
-    tensors = tuple(keras.ops.convert_to_tensor(x) for x in data)
-    forms = [tensors, [images, labels], (list(images), labels.tolist()), (images.astype("float64"), np.eye(3)[labels])]
-    forms.append((images.astype(">u2"), labels.astype(">i4")))  # big-endian, as files of astronomy have them
-    for form in forms:
-        for a, b in zip(open_data(form, split="test", **OPTIONS).batch(1), expected, strict=True):
-            np.testing.assert_array_equal(a, b)
-    grey = open_data((images[..., 0], labels), split="test", **OPTIONS).batch(1)[0]
-    np.testing.assert_array_equal(grey, open_data((images[..., :1], labels), split="test", **OPTIONS).batch(1)[0])
-    np.testing.assert_array_equal(grey, np.repeat(images[4:8, ..., :1], 3, axis=-1))
-    ragged = [image[: 5 + i % 3] for i, image in enumerate(images)]
-    assert open_data((ragged, labels), augmentation=Augmentation(), **OPTIONS).batch(0)[0].shape == (4, *SIZE, 3)
-
-
-def grain_data(data, *_):
-    grain = pytest.importorskip("grain")
-    return grain.MapDataset.source(list(zip(*data, strict=True))).batch(4)
-
-
-# A framework that is not this run's backend may not be installed, and takes seconds to import.
-SOURCES = {
-    "tf_data": (sources.tf_data, "tensorflow"),
-    "grain": (grain_data, None),
-    "torch": (sources.torch_loader, "torch"),
-    "keras": (lambda data, *_: sources.Sequence(data), None),
-    "iterable": (lambda data, *_: Iterable(batches(data)), None),
-    "examples": (lambda data, *_: Iterable([{"image": x, "label": y} for x, y in zip(*data, strict=True)]), None),
-}
-
-
-@pytest.fixture(params=SOURCES)
-def source(request, data, backend):
-    make, framework = SOURCES[request.param]
-    if framework not in (None, backend):
-        pytest.skip(f"about {framework}")
-    return make(data, None, None)
-
-
-@pytest.mark.nightly_elsewhere
-def test_pipelines_are_iterated_as_they_are(source, data):
-    with open_data(source, classes=3, **OPTIONS) as stream:
-        assert stream.batch_size == 4 and stream.classes == 3 and stream.steps_per_epoch in (3, None)
-        for step in (0, 1, 2, 3, 7):  # Skips ahead.
-            images, labels = stream.batch(step)
-            assert images.dtype == labels.dtype == np.float32
-            np.testing.assert_array_equal(images, batches(data)[step % 3][0])
-            np.testing.assert_array_equal(labels.argmax(axis=1), batches(data)[step % 3][1])
-        np.testing.assert_array_equal(stream.batch(1)[0], batches(data)[1][0])  # Starts again.
-    with open_data(source, classes=3, split="test", **OPTIONS) as test:
-        for _ in range(2):
-            assert sum(len(test.batch(step)[0]) for step in range(3)) == 12
-        with pytest.raises(IndexError, match="step must be below 3"):
-            test.batch(3)
-
-
-@pytest.mark.nightly_elsewhere
-def test_a_model_fits_a_stream(data):
-    model = keras.Sequential([keras.Input((*SIZE, 3)), keras.layers.GlobalAveragePooling2D(), keras.layers.Dense(3)])
-    model.compile("sgd", keras.losses.CategoricalCrossentropy(from_logits=True))
-    before = set(threading.enumerate())
-    with open_data(data, augmentation=Augmentation(mixup=0.2), **OPTIONS) as stream:
-        part = as_dataset(stream, range(5, 9))
-        assert len(part) == 4
-        np.testing.assert_array_equal(part[1][0], stream.batch(6)[0])
-        model.fit(part, verbose=0, shuffle=False)
-    stream.close()
-    assert [t.name for t in set(threading.enumerate()) - before if t.name.startswith("keras_vit")] == []
-    with open_data(data, split="test", **OPTIONS) as test:
-        assert np.isfinite(model.evaluate(as_dataset(test, range(test.steps_per_epoch)), verbose=0))
 
 
 def test_inception_box_is_distributed_as_tensorflows(rng, backend):

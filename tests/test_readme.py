@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import keras_vit
-from tests.processes import environment, script
+from tests.processes import environment
 
 pytestmark = pytest.mark.long
 
@@ -33,24 +33,13 @@ def empty_folder(tmp_path, monkeypatch):
     return tmp_path
 
 
+# What they call is tested on each backend; here the words of the page are tested. An export takes half a minute.
 @pytest.mark.once
-def test_a_picture_stands_beside_the_code_that_made_it():
-    """A sample that the code reads, or what it writes and docs/make_start.py keeps; the bars name their script."""
-    assert len(BLOCKS) >= 5 and len(blocks("README.md", run_elsewhere=True)) >= 4
-    kept = script("docs/make_start.py").README
-    cards = (ROOT / "README.md").read_text("utf-8").split('<div class="task" markdown>\n')
-    pictures = {name: card for card in cards for name in re.findall(r"!\[[^\]]+\]\(docs/images/(\S+)\)", card)}
-    assert len(pictures) >= 4
-    made = {name: mark for mark, (_, name) in kept.items()}
-    made |= {"character.png": 'sample_image("character.png")', "speed_bars.svg": "(docs/make_start.py)"}
-    made["training_first.png"] = blocks("docs/training.md")[0]  # docs/make_tasks.py keeps the picture
-    for name, card in pictures.items():
-        assert made[name] in card and (ROOT / "docs" / "images" / name).exists(), name
-
-
-# What they call is tested on each backend; here the words of the page are tested.
-@pytest.mark.once
-@pytest.mark.parametrize("block", BLOCKS, ids=range(len(BLOCKS)))
+@pytest.mark.parametrize(
+    "block",
+    [pytest.param(code, marks=pytest.mark.nightly if "keras_vit.export(" in code else ()) for code in BLOCKS],
+    ids=range(len(BLOCKS)),
+)
 def test_a_block_of_the_readme_runs_alone(block, empty_folder, capsys):
     for package in ("sklearn", "matplotlib"):
         pytest.importorskip(package)

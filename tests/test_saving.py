@@ -67,14 +67,6 @@ def assert_same_weights(got, wanted):
         np.testing.assert_array_equal(a, b, err_msg=path)
 
 
-def test_name_dtype_and_what_is_not_trained_come_along(tmp_path):
-    model = make(CONFIG, name="mine", dtype="mixed_bfloat16")
-    model.trainable = False
-    for again in (saved_and_loaded(model, tmp_path / "model.keras"), model.with_config()):
-        assert (again.name, again.trainable, again.dtype_policy.name) == ("mine", False, "mixed_bfloat16")
-        assert again.get_config() == model.get_config()
-
-
 @pytest.mark.parametrize(("writes", "reads"), [(RATES, {}), ({}, RATES), ({"remat": True}, {})])
 @pytest.mark.nightly_elsewhere
 def test_weights_do_not_hang_on_rates(tmp_path, writes, reads):
@@ -165,18 +157,6 @@ def test_mixed_precision(model, policy, tolerance):
     losses = [float(mixed.train_on_batch(images(), np.array([0, 1, 2]))) for _ in range(3)]
     assert np.isfinite(losses).all() and losses[2] < losses[0]
     assert max(np.abs(a - b).max() for a, b in zip(mixed.get_weights(), before, strict=True)) > 1e-4
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.nightly_elsewhere
-def test_double_precision(backend, family):
-    """A model in float64 computes all of it so, head and predictions included."""
-    if backend == "jax":
-        pytest.skip("JAX has float64 only where jax_enable_x64 is set for the whole process")
-    model = make(FAMILIES[family].replace(classifier_activation="softmax"), dtype="float64")
-    assert {weight.dtype for weight in model.weights} == {"float64"}
-    assert model.get_layer("head").compute_dtype == model.get_layer("predictions").compute_dtype == "float64"
-    assert forward(model, images()).dtype == np.float64
 
 
 @pytest.mark.nightly_elsewhere

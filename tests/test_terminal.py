@@ -1,14 +1,14 @@
-"""Rows and pairs that print as tables, whatever names strangers have put into them."""
+"""Text from strangers on a terminal: escaped, and as rows and pairs that print as tables."""
 
 import io
 import re
 import time
 
-import numpy as np
 import pytest
 from rich.console import Console
 
-from keras_vit._terminal import ClassesResult, ProgressBar, Table, as_text, pairs_table
+from keras_vit._arguments import did_you_mean, printable
+from keras_vit._terminal import ProgressBar, Table, as_text, pairs_table
 
 pytestmark = pytest.mark.once
 
@@ -40,22 +40,6 @@ def test_a_table_is_its_rows():
     assert "~ deduced, not seen" in text and "parameters" in text and str(Table()) == ""
 
 
-def test_the_worst_classes_are_a_number_of_them():
-    result = ClassesResult()
-    result.per_class, result.class_names = np.array([0.5, 0.1, np.nan]), None
-    assert [row["class"] for row in result.class_table()] == ["1", "0"] and len(result.class_table(worst=1)) == 1
-    with pytest.raises(ValueError, match="worst must be a whole number"):
-        result.class_table(worst=-1)
-
-
-def test_pairs_without_a_value_are_left_out():
-    text = as_text(pairs_table("title", {"long_name": 0, "flag": False, "empty": "", "nothing": None, "no_names": []}))
-    assert "title" in text and "long name" in text and "False" in text
-    assert "empty" not in text and "nothing" not in text and "no names" not in text
-    many = as_text(pairs_table("", {"names": [f"name {i}" for i in range(20)]}))
-    assert sum("name " in line for line in many.split("\n")) == 20
-
-
 @pytest.mark.parametrize("columns", [30, 60, 80, 120, 200])
 def test_tables_fit_the_width_that_they_are_given(columns, monkeypatch):
     """In a pipe as on a terminal; what has no room is named, not squeezed."""
@@ -73,3 +57,47 @@ def test_a_bar_shows_rate_and_time_left(monkeypatch, capsys):
         for _ in bar.track(range(3)):
             time.sleep(0.02)
     assert re.search(r"3/3\S* [\d.]+/s .*0:00:00", capsys.readouterr().err)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("red\x1b[31m", r"red\x1b[31m"),
+        ("\x1b]0;title\x07", r"\x1b]0;title\x07"),
+        ("C1 \x9b31m", r"C1 \x9b31m"),
+        ("two\r\nlines\tand\x00nothing\x7f", r"two\r\nlines\tand\x00nothing\x7f"),
+        ("line\u2028paragraph\u2029", r"line\u2028paragraph\u2029"),
+        ("turned \u202egpj.exe", r"turned \u202egpj.exe"),
+        ("half \ud83d pair", r"half \ud83d pair"),
+        ("private \ue000, unassigned \U000e0fff", r"private \ue000, unassigned \U000e0fff"),
+        ("", ""),
+    ],
+)
+def test_control_characters_are_escaped(text, shown):
+    assert printable(text) == shown
+    shown.encode()  # what is shown can always be written
+
+
+@pytest.mark.parametrize("text", ["a b", "[red]", "naïve 日本語\u3000 می\u200cخواهم", "👩\u200d🔬", "c\u00a0d"])
+def test_what_is_harmless_stays(text):
+    assert printable(text) == text
+
+
+def test_other_objects_and_long_text():
+    assert printable(ValueError("a\nb")) == r"a\nb"
+    assert printable("abcdef", 3) == "abc ..."
+    assert printable("abc", 3) == "abc"
+
+
+@pytest.mark.parametrize(
+    ("name", "question"),
+    [
+        ("fine_tune", " Did you mean 'finetune'?"),
+        ("INFO", " Did you mean 'info'?"),
+        ("i", " Did you mean 'info' or 'inspect' or 'finetune' or 'list'?"),
+        ("nonsense", ""),
+        ("", ""),
+    ],
+)
+def test_names_that_may_be_meant(name, question):
+    assert did_you_mean(name, {known: known for known in ("info", "inspect", "finetune", "list")}) == question

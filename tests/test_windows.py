@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from keras_vit import interpolation
-from keras_vit.preprocessing.images import centre_margins, read_picture
+from keras_vit.preprocessing.images import centre_margins
 from tests.conftest import GOLDEN
 
 pytestmark = pytest.mark.once
@@ -102,20 +102,3 @@ def test_a_picture_is_enlarged_as_by_opencv():
 @pytest.mark.parametrize("size, margins", [((89, 114), [(4, 5), (6, 6)]), ((14, 28), [(0, 0), (0, 0)])])
 def test_padding_is_centred_with_the_odd_one_behind(size, margins):
     assert centre_margins(size, (14, 14)) == margins
-
-
-PICTURES = {
-    "a batch": (np.zeros((1, 4, 4, 3), "uint8"), ValueError, "one picture"),
-    "nothing": (np.zeros((0, 4, 3), "uint8"), ValueError, "with pixels"),
-    "alpha": (np.zeros((4, 4, 4), "uint8"), ValueError, "Drop alpha"),
-    "None": (None, TypeError, "picture must"),
-    "NaN": (np.full((4, 4, 3), np.nan), ValueError, "NaN"),
-    "text": ("no/such.jpg", FileNotFoundError, "no/such"),
-}
-
-
-@pytest.mark.parametrize("case", PICTURES)
-def test_what_is_no_picture_is_refused(case):
-    picture, error, message = PICTURES[case]
-    with pytest.raises(error, match=message):
-        read_picture(picture)

@@ -9,6 +9,8 @@ import pytest
 import keras_vit
 from keras_vit.models import find_variant, weights_by_path
 from keras_vit.preprocessing import preprocess_input, resize_images
+from keras_vit.text import ImageText
+from tests import small_models as small
 from tests.compute import forward
 from tests.small_models import randomized
 from tests.tolerances import SAME_FUNCTION
@@ -54,6 +56,25 @@ def images():
 def test_wrong_names_are_answered_with_the_nearest(wrong, error, words):
     with pytest.raises(error, match=words):
         keras_vit.create_model(wrong)
+
+
+TIMM = {
+    "vit_base_patch16_224": ("ViT-B/16", "hf://timm/vit_base_patch16_224.augreg2_in21k_ft_in1k"),
+    "vit_small_patch14_dinov2": ("DINOv2-S/14", "hf://timm/vit_small_patch14_dinov2.lvd142m"),
+    "VIT-Base-Patch16-224": ("ViT-B/16", "hf://timm/vit_base_patch16_224.augreg2_in21k_ft_in1k"),
+    "timm/vit_base_patch16_224.mae": ("MAE-B/16", "hf://timm/vit_base_patch16_224.mae"),
+    "google/siglip2-base-patch16-224": ("SigLIP2-B/16", "hf://google/siglip2-base-patch16-224"),
+}
+
+
+@pytest.mark.parametrize("name", TIMM)
+def test_names_of_timm_and_hugging_face(name):
+    variant, first = TIMM[name]
+    with pytest.raises(ValueError, match=f"There is no checkpoint or model '{name}'. Did you mean '{first}'"):
+        keras_vit.load(name)
+    words = rf"There is no variant '{name}'. Did you mean '{variant}', or for its weights keras_vit.load\('{first}'\)\?"
+    with pytest.raises(ValueError, match=words):
+        keras_vit.create_model(name)
 
 
 def test_list_models_and_their_spellings():
@@ -236,16 +257,6 @@ def test_arguments_that_the_file_contradicts(checkpoint, argument, value):
     assert keras_vit.create_model(TINY, weights=checkpoint, class_token=False).config.class_token is False
 
 
-def test_one_input_may_stand_in_a_list_or_a_dictionary(tiny, images):
-    wanted = keras.ops.convert_to_numpy(tiny(images))
-    for given in ([images], {"images": images}):
-        with pytest.warns(UserWarning, match="structure of `inputs`"):  # Keras's own word on it
-            got = tiny(given)
-        np.testing.assert_array_equal(keras.ops.convert_to_numpy(got), wanted)
-        with pytest.raises(ValueError, match="3 channels"):
-            tiny([images[..., :1]])
-
-
 def test_preprocessing_in_the_graph(tiny):
     """Pixels in, the same numbers out as with `preprocess_input` outside; `preprocess` of such a model only resizes."""
     pixels = np.random.default_rng(2).integers(0, 256, (2, 50, 40, 3), dtype=np.uint8)
@@ -299,3 +310,24 @@ def test_input_tensor_that_is_none(tiny, images):
 def test_a_config_is_needed():
     with pytest.raises(TypeError, match=r"config must be a ViTConfig, but str was given.*keras_vit.ViT_B16\(\)"):
         keras_vit.VisionTransformer("ViT-B/16")
+
+
+def test_models_have_one_line_of_facts():
+    glyphs = keras_vit.load("glyphs", classifier_activation="softmax")
+    assert repr(glyphs) == "<VisionTransformer width 96, 24 px, 584,324 parameters, softmax of 164 classes>"
+    lines = {
+        small.small_vit(): "<VisionTransformer width 8, 8 px, 1,683 parameters, logits of 3 classes>",
+        small.small_vit(classes=None, dynamic=True): "width 8, any size, 1,656 parameters, features>",
+        small.small_vit(image_size=(8, 12), pooling="none", classes=None): "8 x 12 px, 1,672 parameters, features of",
+        small.small_bit(): "<BiT width 32, 16 px, ",
+        small.small_eomt(): "<EoMT width 8, 8 px, 2,",
+        small.small_linear_segmenter(): "parameters, maps of 3 classes>",
+        small.small_depth_model(): "parameters, depth up to 80 m>",
+        small.small_linear_depth(): "parameters, depth up to 10 m>",
+        small.small_text_encoder(): "<TextEncoder 5 tokens of 11, 1,",
+        ImageText(
+            small.small_vit(classes=None), small.small_text_encoder()
+        ): "<ImageText <VisionTransformer width 8, 8",
+    }
+    for model, words in lines.items():
+        assert words in repr(model) and "\n" not in repr(model) and len(repr(model)) < 200, repr(model)

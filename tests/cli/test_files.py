@@ -7,11 +7,8 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.checkpoints import save_model
 
 pytestmark = pytest.mark.once
-
-RECOMMENDED = "augreg/Ti_16-i21k-300ep-lr_0.001-aug_none-wd_0.03-do_0.0-sd_0.0--imagenet2012-steps_20k-lr_0.03-res_384"
 
 
 def test_list(run):
@@ -55,13 +52,6 @@ def test_info_of_names(run):
     for source in ("B/16", "sam/ViT-B_16"):
         assert "--like is for checkpoint files" in run("info", source, "--like", "ViT-B/16", code=1).err
     assert rows[4][-1] == "MB" and " ".join(rows[-1]) == "class names Oo0, 1, 2, 3, 4 and 159 more"
-
-
-def test_download_from_a_mirror(run, tiny, tmp_path, monkeypatch):
-    (tmp_path / "mirror/augreg").mkdir(parents=True)
-    save_model(keras_vit.load(tiny()), tmp_path / "mirror" / f"{RECOMMENDED}.npz")
-    monkeypatch.setenv("KERAS_VIT_MIRROR", str(tmp_path / "mirror"))
-    assert RECOMMENDED in run("download", RECOMMENDED.removeprefix("augreg/")).out.replace("\n", "")
 
 
 CONVERSIONS = [("mini_token", "vit_jax", "big_vision"), ("bit_mini_tf", "bit_tf", "bit_bv")]

@@ -1,7 +1,6 @@
 """The commands about models at work: predict, embed, evaluate and finetune."""
 
 import json
-import re
 import shutil
 from pathlib import Path
 
@@ -9,8 +8,7 @@ import numpy as np
 import pytest
 
 from keras_vit import training
-from keras_vit.cli.training import _at_most_own_size, _exports_that_work
-from keras_vit.export import Format
+from keras_vit.cli.training import _at_most_own_size
 from tests.pictures import save
 
 pytestmark = pytest.mark.once
@@ -28,28 +26,11 @@ def test_predict_shows_all_classes_of_a_small_model(run, tiny, photo):
     assert best == [{"id": "class_1", "name": "two", "probability": pytest.approx(0.665241, abs=1e-6)}]
 
 
-@pytest.mark.parametrize(
-    ("fields", "options", "words"),
-    [
-        ({"classes": None}, (), "has no head.*keras-vit finetune"),
-        ({"file": "tokens.keras", "pooling": "none"}, (), "every token"),
-        ({}, ("--top", 4), "top must be at most 3"),
-    ],
-)
-def test_predict_refuses_models_without_such_an_answer(run, tiny, photo, fields, options, words):
-    assert re.search(words, run("predict", photo, "--weights", tiny(**fields), *options, code=1).err, re.DOTALL)
-
-
 def test_predict_names_what_is_no_image_before_anything_is_loaded(run, tmp_path):
     (tmp_path / "text.png").write_text("no picture")
     for name in (".", "text.png", "missing.png"):
         err = run("predict", tmp_path / name, "--weights", "no such weights", code=1).err
         assert str(tmp_path) in err and "no such weights" not in err
-
-
-def test_pictures_that_may_not_be_read_are_an_error_of_the_system(run, photo, monkeypatch):
-    monkeypatch.setattr("os.access", lambda path, mode: False)
-    assert "photo.png may not be read" in run("predict", photo, code=1).err
 
 
 def test_pictures_of_other_channels(run, tiny, tmp_path):
@@ -100,17 +81,6 @@ def test_embed_a_folder_and_shards(run, tiny, photos, tmp_path):
         assert data == wanted
 
 
-@pytest.mark.filterwarnings("default:.* is left out")
-def test_embed_files_that_are_no_images(run, tiny, photos, tmp_path):
-    (photos / "b.png").write_text("no image")
-    command = ("embed", photos / "a.png", photos / "b.png", "--weights", tiny(), "-o", tmp_path / "x.npz")
-    err = run(*command, code=1).err
-    assert "b.png cannot be read" in err and "--skip-unreadable" in err
-    streams = run(*command, "--skip-unreadable")
-    assert f"1 images, 16 features each; 1 could not be read: {photos / 'b.png'}\nNext:" in streams.out
-    assert "b.png is left out" in streams.err
-
-
 @pytest.fixture(scope="module")
 def first(tiny):
     """A model that says the first class to everything."""
@@ -136,15 +106,6 @@ def test_evaluate_few_shot(run, colours, first):
     assert found["mean"] == [[1.0], [1.0]]  # a random Transformer tells plain colours apart
     assert (found["train_examples"], found["test_examples"], found["l2"]) == (12, 6, [2.0])
     assert found["seeds"] == [0, 1]
-
-
-def test_evaluate_refuses_data_that_does_not_fit(run, colours, first, tmp_path):
-    message = run("evaluate", first, colours / "train", "--few-shot", 1, code=1).err
-    assert "train" in message and message.startswith("keras-vit: ")
-    assert "5 training images of each class" in run("evaluate", first, colours, "--few-shot", 5, code=1).err
-    for name in ("red", "blue"):
-        shutil.copytree(colours / "test" / name, tmp_path / "two" / name)
-    assert "2 classes, but the model has 3 outputs" in run("evaluate", first, tmp_path / "two", code=1).err
 
 
 NAMES = ("[red] one", "two")
@@ -185,17 +146,6 @@ def test_finetune(run, arguments, tmp_path):
 def test_finetune_refuses_before_it_writes(run, arguments, tmp_path):
     assert "multiple of" in run(*arguments, "--output", tmp_path / "run", "--image-size", 10, code=1).err
     assert not (tmp_path / "run").exists()
-
-
-def test_finetune_proposes_an_export_whose_packages_are_installed(monkeypatch):
-    expected = {"torch": "model.pt2", "saved_model": "model --format saved_model", "onnx torch": "model.onnx"}
-    for names, words in expected.items():
-        monkeypatch.setattr(
-            Format, "missing", lambda row, names=names: [] if row.name in names.split() else ["package"]
-        )
-        assert " ".join(_exports_that_work(Path("run"))[0]) == f"export run/model.keras run/{words}"
-    monkeypatch.setattr(Format, "missing", lambda row: ["package"])
-    assert _exports_that_work(Path("run")) == []
 
 
 def test_finetune_without_a_recipe_ends_in_minutes_at_a_size_that_the_weights_are_for(run, arguments, tiny, tmp_path):

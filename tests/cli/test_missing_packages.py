@@ -1,12 +1,10 @@
 """Where a package is missing, one line says what to install, whatever was asked for."""
 
-import importlib.util
 import os
 import sys
 
 import pytest
 
-from keras_vit.data import open_data, open_table
 from tests.processes import REPOSITORY
 
 pytestmark = pytest.mark.once
@@ -72,14 +70,3 @@ def test_one_line_says_what_to_install(run, tiny, photo, colours, tmp_path, monk
     monkeypatch.chdir(tmp_path)
     error = one_line(run(*(word.format(**places) for word in command.split()), code=1).err)
     assert words in error and "Repair" not in error
-
-
-def test_files_that_nothing_can_decode_are_not_left_out_as_bad(colours, tmp_path, monkeypatch):
-    rows = "".join(f"{path},{path.parent.name}\n" for path in sorted((colours / "train").rglob("*.png")))
-    (tmp_path / "labels.csv").write_text(f"file,label\n{rows}")
-    find = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "PIL" else find(name))
-    options = {"image_size": 8, "batch_size": 4, "on_bad_image": "skip", "check": "none"}
-    table = open_table(tmp_path / "labels.csv")
-    with open_data(table, split="train", **options) as stream, pytest.raises(ImportError, match="needs Pillow"):
-        stream.batch(0)

@@ -2,16 +2,13 @@
 
 import dataclasses
 import json
-import weakref
 
 import keras
 import numpy as np
 import pytest
 
-from keras_vit._pictures import block_maxima
 from keras_vit.data import open_data
 from keras_vit.evaluation import confusion_shares, draw_confusion, evaluate, most_confused, write_report
-from keras_vit.evaluation.accuracy import _worst_mistakes
 from tests.pictures import save
 from tests.small_models import small_vit
 
@@ -88,14 +85,9 @@ def test_figures_of_a_matrix():
     confusion = np.diag([9, 9, 9])
     confusion[2, 0], confusion[0, 1] = 5, 2
     assert most_confused(confusion) == [(2, 0, 5), (0, 1, 2)] and most_confused(confusion, 1) == [(2, 0, 5)]
-    # One confusion among a million stays visible.
-    shares = np.eye(1003)
-    shares[700, 20] = 0.5
-    small, step = block_maxima(shares, 250), -(-1003 // 250)
-    assert len(small) <= 250 and small.max() == 1 and small[700 // step, 20 // step] == 0.5
 
 
-@pytest.mark.parametrize("classes", [2, 30, 300])
+@pytest.mark.parametrize("classes", [2, 300])
 def test_picture(classes, tmp_path):
     pytest.importorskip("matplotlib")
     image = pytest.importorskip("PIL.Image")
@@ -109,14 +101,7 @@ def test_picture(classes, tmp_path):
     matrix = figure.axes[0]
     window = matrix.get_window_extent()
 
-    def colour(row, column):
-        x, y = matrix.transData.transform((column - 0.35, row - 0.35))
-        return pixels[int(pixels.shape[0] - y), int(x)]
-
     assert pixels.shape[1] == 1430 and window.width > 500
-    right, wrong = colour(classes - 1, classes - 1), colour(1, 0)
-    assert right[2] > right[0] + 60  # blue
-    assert wrong[0] > wrong[2] + 30 or classes > 30  # red
     texts = [text.get_text() for text in figure.texts]
     assert any(text.startswith(f"30 of {confusion[1].sum()}") for text in texts)
     ticks = (*matrix.get_xticklabels(), *matrix.get_yticklabels()) if classes <= 30 else ()
@@ -158,14 +143,6 @@ def test_the_worst_mistakes_have_their_pictures(model):
         assert mistake.margin == pytest.approx(margins[mistake.number], abs=1e-5)
         pixels = np.round((IMAGES[mistake.number] + 1) * 127.5)
         np.testing.assert_array_equal(mistake.image, pixels.astype("uint8"))
-
-
-def test_a_mistake_does_not_keep_the_batch_alive():
-    batch = np.zeros((4, 2, 2, 5), "float32")  # of which the first three channels are shown
-    kept = weakref.ref(batch)
-    [mistake] = _worst_mistakes([], 1, batch, np.eye(4)[:, ::-1], np.arange(4), 0, None)
-    batch = None
-    assert kept() is None and mistake.image.shape == (2, 2, 3)
 
 
 def test_the_page_names_the_file_of_a_mistake(tmp_path):

@@ -3,7 +3,6 @@
 import dataclasses
 import os
 import shutil
-import sys
 import tracemalloc
 from pathlib import Path
 
@@ -202,29 +201,6 @@ def test_files_that_are_no_images(model, photos, tmp_path):
         embed(model, bad, output, **QUIET)
     with pytest.warns(UserWarning), pytest.raises(ValueError, match="None of the 1 images can be read"):
         embed(model, [bad / "a1.jpg"], tmp_path / "none.npz", on_bad_image="skip", **QUIET)
-
-
-def test_features_that_overflow(photos, tmp_path):
-    output = tmp_path / "x.npz"
-    overflowing = make()
-    overflowing.get_layer("encoder_norm").gamma.assign(np.full(16, 1e6))
-    with pytest.raises(ValueError, match="The features of a0.png are not finite in float16"):
-        embed(overflowing, photos, output, dtype="float16", **QUIET)
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="there are no such limits")
-def test_a_full_disk_is_one_clear_error(model, photos, tmp_path):
-    """A limit on the size of files stands for it; Python ignores its signal, so that the write fails."""
-    import resource
-
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
-    try:
-        with pytest.raises(OSError, match="unfinished cannot be written .File too large.. Computed features are kept"):
-            embed(model, photos, tmp_path / "x.npz", **QUIET)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert embed(model, photos, tmp_path / "x.npz", **QUIET).count == 11
 
 
 def test_memory_does_not_grow_with_the_number_of_images(tmp_path):

@@ -82,7 +82,8 @@ def test_evaluate(source, model):
     assert result.class_names == tuple(NAMES)
 
 
-@pytest.mark.nightly_elsewhere
+@pytest.mark.once
+@pytest.mark.parametrize("source", ["arrays", "folder", "list", "tfds"], indirect=True)
 def test_few_shot(source, headless):
     result = evaluation.few_shot(headless, source, source, shots=[3], preprocess=True, batch_size=5, progress=False)
     assert (result.train_examples, result.test_examples, result.classes) == (12, 12, 3)
@@ -94,10 +95,11 @@ def test_few_shot(source, headless):
 
 
 # A pipeline keeps batches of its own size: here 4 of the 12 images.
-@pytest.mark.nightly_elsewhere
+@pytest.mark.once
+@pytest.mark.parametrize("source", ["arrays", "folder", "list", "tfds"], indirect=True)
 @pytest.mark.filterwarnings("ignore:The pipeline yields batches of 4, not of batch_size=12:UserWarning")
 def test_finetune(source, request):
-    pipeline = request.node.callspec.params["source"] in ("list", "tf.data", "torch", "PyDataset")
+    pipeline = request.node.callspec.params["source"] == "list"
     loss, weights = trained_on_arrays(4 if pipeline else len(DATA[0]))
     done = training.finetune(model_of(CONFIG), source, RECIPE, classes=3, verbose=False)
     assert done.log[-1]["loss"] == pytest.approx(loss, rel=1e-5)

@@ -107,6 +107,7 @@ def test_features_of_a_model():
     np.testing.assert_array_equal(found, labels)
 
 
+@pytest.mark.nightly
 def test_digits_from_the_shipped_checkpoint():
     pytest.importorskip("sklearn")
     from keras_vit.data import load_digits

@@ -7,9 +7,9 @@ import json
 import numpy as np
 import pytest
 
-from keras_vit import data, evaluation, segmentation, training
+from keras_vit import data, evaluation
 from tests.pictures import save
-from tests.small_models import small_bit, small_linear_segmenter, small_vit
+from tests.small_models import small_bit, small_vit
 
 pytestmark = pytest.mark.once
 
@@ -108,33 +108,3 @@ def test_embed(kind, option, photos, tmp_path):
         with np.load(done.path) as file:
             found.append((file["features"].shape, file["features"].dtype, file["features"].tobytes()))
     assert found[0] != found[1]
-
-
-MASKS = (PIXELS, np.arange(8)[:, None] % 2 * np.ones((6, 8, 8), "uint8"))
-
-
-@pytest.mark.parametrize("option", [{"ignore": 1}, {"reduce_zero_label": True}])
-@pytest.mark.parametrize("kind", ["arrays", "masks", "stream"])
-def test_evaluate_segmentation(kind, option):
-    model = small_linear_segmenter(classes=2)
-    found = []
-    for options in ({}, option):
-        given = MASKS if kind == "arrays" else data.open_masks(MASKS)
-        if kind == "stream":
-            given = data.open_data(given, image_size=8, batch_size=1, split="test")
-        try:
-            result = segmentation.evaluate(model, given, progress=False, **options)
-        except ValueError as error:
-            assert next(iter(option)) in str(error)
-            return
-        found.append(result.to_dict())
-    assert json.dumps(found[0], default=str) != json.dumps(found[1], default=str), f"{option} is dropped in silence"
-
-
-@pytest.mark.parametrize(
-    "option", [{"ignore": 7}, {"reduce_zero_label": True}, {"classes": 5}, {"class_names": ["a", "b"]}]
-)
-def test_masks_that_are_open_have_their_options(option):
-    words = f"{next(iter(option))}=.*but the masks were opened with"
-    with pytest.raises(ValueError, match=words):
-        training.finetune_segmentation(model_for("class"), data.open_masks(MASKS), **option, verbose=False)

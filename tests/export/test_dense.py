@@ -22,8 +22,7 @@ KINDS = {
 # Kinds and formats for each backend: what one writes of a kind, the others do.
 TRIED = [
     ("torch", "EoMT", "torch"), ("tensorflow", "linear", "litert"), ("jax", "DPT", "stablehlo"),
-    ("torch", "detector", "torch"), ("tensorflow", "detector", "onnx"), ("tensorflow", "detector", "openvino"),
-    ("tensorflow", "detector", "litert"),
+    ("tensorflow", "detector", "onnx"), ("tensorflow", "detector", "openvino"), ("tensorflow", "detector", "litert"),
 ]  # fmt: skip
 
 

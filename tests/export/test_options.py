@@ -6,19 +6,18 @@ import keras
 import numpy as np
 import pytest
 
-from keras_vit import BiTConfig
-from keras_vit.export import FORMATS, PRECISIONS, TOLERANCES, export, exporting
+import keras_vit
+from keras_vit import BiTConfig, training
+from keras_vit.export import export, exporting
 from keras_vit.export.exporting import Agreement
-from keras_vit.export.formats import format_of
 from keras_vit.export.served_model import (
     Signature,
-    another_size,
-    built_in_images,
     calibration_images,
     plain_model,
     serve,
     served_model,
 )
+from tests.checkpoints.test_tips import AUTHORS, CASE, SCENIC, drawn
 from tests.export.tiny import BIT, CONFIG, HYBRID, fake_export, images_for, new_model, pixels_for, shared_model
 from tests.tolerances import SAME_FUNCTION
 
@@ -34,7 +33,9 @@ def answers_to_pixels(model, pixels):
 
 
 @pytest.mark.each
-@pytest.mark.parametrize("config", [CONFIG, HYBRID, BIT], ids=["vit", "hybrid", "bit"])
+@pytest.mark.parametrize(
+    "config", [CONFIG, pytest.param(HYBRID, marks=pytest.mark.once), BIT], ids=["vit", "hybrid", "bit"]
+)
 def test_the_written_model_computes_the_same(config):
     """bfloat16, things for training, a ResNet: what is written is float32, lean, and says the same."""
     if not isinstance(config, BiTConfig):
@@ -66,23 +67,6 @@ def test_adapters_are_merged():
     assert len(served.weights) == len(shared_model().weights)
     assert np.abs(expected - shared_model().predict(images, verbose=0)).max() > 0.01
     np.testing.assert_allclose(served.predict(images, verbose=0), expected, atol=SAME_FUNCTION)
-
-
-SIGNATURES = [
-    ({}, {}, (None, 8, 12, 3), "float32", (-1, 1), "logits"),
-    ({"dynamic": True}, {"batch": 4}, (4, None, None, 3), "float32", (-1, 1), "logits"),
-    ({"include_preprocessing": True, "classes": None}, {}, (None, 8, 12, 3), "float32", (0, 255), "features"),
-    ({}, {"uint8": True, "softmax": True}, (None, 8, 12, 3), "uint8", (0, 255), "probabilities"),
-    ({"classifier_activation": "sigmoid"}, {}, (None, 8, 12, 3), "float32", (-1, 1), "probabilities"),
-    ({"classifier_activation": "tanh"}, {}, (None, 8, 12, 3), "float32", (-1, 1), "scores"),
-]
-
-
-def test_signatures():
-    for changes, options, shape, dtype, value_range, output in SIGNATURES:
-        signature = Signature.of(shared_model(CONFIG.replace(**changes)), **options)
-        assert (signature.shape, signature.dtype) == (shape, dtype)
-        assert (signature.value_range, signature.outputs, signature.steps) == (value_range, (output,), (4, 4))
 
 
 def test_images_labels_and_accuracy(monkeypatch, tmp_path):
@@ -181,42 +165,25 @@ def test_classes_count_as_one_only_beside_the_model_s_own_spread():
         Agreement.of([np.roll(expected, 1, 1)], [expected], True).require("onnx", "int8", 1.0)
 
 
-def test_the_report_prints_and_is_plain_data(monkeypatch, tmp_path):
-    fake_export(monkeypatch)
-    report = export(shared_model(), tmp_path / "model.tflite")
-    for words in ("litert, float32", "images: float32 (1, 8, 12, 3), -1..1", "2.00 ms for a batch of 1"):
-        assert words in str(report)
-    assert json.loads(json.dumps(report.to_dict()))["operators"] == ["ADD"]
-    assert export(shared_model(), tmp_path / "b.tflite", measure=False).latency_ms is None
-
-
 INT8 = {"precision": "int8"}
 REFUSED = {
     "format": ({"format": "tflite"}, "format must be one of .*litert.*'tflite'"),
-    "suffix": ({"path": "model.lite"}, "path must end in one of .*tflite"),
     "suffix of format": ({"path": "model.lite", "format": "litert"}, r"must end in '\.tflite'"),
     "precision": ({"precision": "int3"}, "precision must be one of .*float32.*'int3'"),
     "impossible precision": ({"precision": "bfloat16"}, "no operations for bfloat16"),
     "no calibration": ({"precision": "int8"}, "needs images: pass calibration"),
     "idle calibration": ({"calibration": np.zeros((8, 8, 12, 3))}, "leave it out"),
     "7 images": (INT8 | {"calibration": np.zeros((7, 8, 12, 3))}, "calibration must be at least 8 images.*given: 7"),
-    "NaN": (INT8 | {"calibration": np.full((8, 8, 12, 3), np.nan)}, "calibration must be finite"),
     "calibration's size": (INT8 | {"calibration": np.zeros((8, 9, 12, 3))}, r"calibration .*\(8, 9, 12, 3\)"),
     "pixels as floats": (INT8 | {"calibration": np.full((8, 8, 12, 3), 255.0)}, r"calibration .*-1\.\.1.*255.*uint8"),
-    "batch size": ({"batch_size": 0}, "batch_size must be a whole number of at least 1"),
     "tolerance": ({"tolerance": -1}, "tolerance must be a number above 0"),
-    "tolerance of words": ({"tolerance": "0.1"}, "tolerance must be a number above 0"),
     "no option": ({"sofmax": True}, "has no argument sofmax=True.*softmax"),
-    "no option of export": ({"given": ()}, r"has no argument given=\(\)"),
     "another format's": ({"path": "m.onnx", "allow_select_ops": True}, "allow_select_ops=True is for the format 'lite"),
-    "flag": ({"softmax": "no"}, "softmax must be True or False, but 'no'"),
     "too few names": ({"class_names": ["one"]}, "must name each of the 5 classes"),
     "image size": ({"images": np.zeros((2, 9, 12, 3))}, r"\(n, 8, 12, 3\).*\(2, 9, 12, 3\).*preprocess"),
     "floats for bytes": ({"images": np.zeros((2, 8, 12, 3), "f4"), "uint8_input": True}, "images must be uint8 pixels"),
-    "image NaN": ({"images": np.full((2, 8, 12, 3), np.nan)}, "images must be finite"),
     "image range": ({"images": np.full((2, 8, 12, 3), 256)}, "0..255"),
     "labels alone": ({"labels": [0, 1]}, "labels need images"),
-    "labels' number": ({"images": np.zeros((2, 8, 12, 3)), "labels": [0]}, "labels must be 2 integers"),
     "labels' range": ({"images": np.zeros((2, 8, 12, 3)), "labels": [0, 5]}, r"labels must be in 0\.\.4"),
 }
 
@@ -246,22 +213,6 @@ def test_models_that_do_not_fit(monkeypatch, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_formats_are_told_by_the_suffix(tmp_path):
-    for format, row in FORMATS.items():
-        assert format_of(tmp_path / f"model{row.suffix}", format if format == "saved_model" else None) is row
-        assert {name for name, how in PRECISIONS[format].items() if not how.reason} <= set(TOLERANCES)
-    assert format_of(tmp_path / "model.v1", "saved_model").name == "saved_model"
-
-
-def test_built_in_images_are_the_same_every_time():
-    signature = Signature.of(shared_model(), None, True)
-    images = built_in_images(signature, (8, 12))
-    assert images.shape == (8, 8, 12, 3) and images.dtype == np.uint8
-    np.testing.assert_array_equal(images, built_in_images(signature, (8, 12)))
-    assert images.std(axis=(1, 2, 3)).min() > 10  # none of them is empty
-    assert another_size(CONFIG.replace(dynamic=True)) == (12, 20)
-
-
 def test_a_new_head_is_no_comparison(monkeypatch, tmp_path):
     """Zeros were compared with zeros, and the file was said to agree."""
     fake_export(monkeypatch)
@@ -271,3 +222,24 @@ def test_a_new_head_is_no_comparison(monkeypatch, tmp_path):
         fresh = model.with_classes(classes)
         fresh.get_layer("head").bias.assign(np.full(classes, classes - 3.0))
         assert "a new head: the comparison shows nothing" in str(export(fresh, tmp_path / f"{classes}.tflite").note)
+
+
+@pytest.mark.parametrize("fields", [AUTHORS, SCENIC], ids=["authors", "scenic"])
+def test_fine_tuning_and_adapters_of_tips(fields):
+    pixels, labels = np.random.default_rng(0).integers(0, 256, (8, 56, 56, 3), "uint8"), np.arange(8) % 2
+    recipe = training.recipe("finetune/cifar10").replace(
+        steps=2, warmup_steps=0, batch_size=4, learning_rate=0.1, lora_rank=2, momentum_dtype=None
+    )
+    trained = training.finetune(drawn(**fields), (pixels, labels), recipe)
+    merged = training.merge_lora(trained.model)
+    images = trained.model.preprocess(pixels)
+    answers = [model.predict(images, verbose=0) for model in (trained.model, merged)]
+    np.testing.assert_allclose(*answers, atol=1e-4)
+
+
+@pytest.mark.nightly
+def test_export_of_tips(golden, tmp_path):
+    """A segmenter, which has the whole tower inside."""
+    both = keras_vit.load_image_text(golden(CASE).folder)
+    segmenter = both.zero_shot_segmenter(["cat", "dog"], "{}", image_size=56, stride=28).with_image_size(56)
+    assert export(segmenter, tmp_path / "model.pt2", measure=False).max_abs_error < 1e-4  # compares the answers

@@ -80,9 +80,8 @@ def test_images_stay_as_they_are_where_a_normalization_reads_them():
 @pytest.mark.parametrize(("format", "suffix"), [("litert", ".tflite"), ("onnx", ".onnx")])
 def test_loud_models_hold_in_float16(format, suffix, tmp_path):
     skip_without(format)
-    for channel in (150, 1000):
-        report = export(loud_model(channel), tmp_path / f"{channel}{suffix}", precision="float16", measure=False)
-        assert report.float16_error < float16.TOLERANCE and report.float16_peak > channel / 2
+    report = export(loud_model(1000), tmp_path / f"m{suffix}", precision="float16", measure=False)
+    assert report.float16_error < float16.TOLERANCE and report.float16_peak > 500
 
 
 @pytest.mark.parametrize(

@@ -6,50 +6,12 @@ import numpy as np
 import pytest
 
 from keras_vit.cli import main
-from keras_vit.export import processes
 from keras_vit.export.exporting import Agreement
 from keras_vit.export.served_model import labelled_pictures
 from tests.export.tiny import CONFIG, NAMES, fake_export, shared_model
 from tests.small_models import small_depth_model
 
 pytestmark = pytest.mark.once
-
-
-@pytest.mark.parametrize(
-    ("sizes", "latency", "seen"), [((1, 7, 32), False, [1, 1, 7, 32, 32]), ((16,), False, [16] * 4), ((1,), True, None)]
-)
-def test_run(tmp_path, monkeypatch, sizes, latency, seen):
-    batches = []
-
-    def load(path):
-        """Remembers what it is given, and answers with the mean of each image."""
-
-        def answers(images):
-            batches.append(len(images))
-            return {"block_0/mean": images.reshape(len(images), -1).mean(-1, keepdims=True)}
-
-        return answers
-
-    monkeypatch.setattr(processes.FORMATS["onnx"], "load", load, raising=False)
-    monkeypatch.setattr(processes.FORMATS["onnx"], "runtime", ("math",), raising=False)
-    images = np.random.default_rng(0).uniform(size=(45, 2, 2, 3)).astype("float32")
-    np.save(tmp_path / "x.npy", images)
-    measured = processes.run_job("onnx", "no file", [str(tmp_path / "x")], sizes, latency)
-    assert measured["load_seconds"] > 0 and ("latency_ms" in measured) == latency
-    np.testing.assert_allclose(np.load(tmp_path / "x.npz")["block_0/mean"][:, 0], images.mean((1, 2, 3)), rtol=1e-6)
-    if seen:  # the first is the one that is timed
-        assert batches == seen
-
-
-def test_agreement():
-    expected = [np.array([[0.0, 4.0], [2.0, 0.0]]), np.array([[1.0, 0.0]])]
-    answers = [np.array([[0.0, 3.5], [2.0, 0.0]]), np.array([[1.0, 1.5]])]
-    found = Agreement.of(answers, expected, classes=True)
-    assert (found.max_abs_error, found.size) == (1.5, 4.0)
-    assert found.mean_abs_error == pytest.approx(2.0 / 6)
-    assert found.top1_agreement == pytest.approx(2 / 3)
-    assert Agreement.of(answers, expected, classes=False).top1_agreement is None
-    assert np.isnan(Agreement.of([a * np.nan for a in answers], expected, True).max_abs_error)
 
 
 def agreement(behind, error=0.0, changed=100):

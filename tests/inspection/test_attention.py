@@ -40,9 +40,9 @@ def close(got, wanted, atol=SAME_FUNCTION):
     np.testing.assert_allclose(got, wanted, rtol=0, atol=atol)
 
 
-# On each backend those whose operations differ.
+# On each backend one that has all operations.
 @pytest.mark.parametrize(
-    "kind", [pytest.param(kind, marks=() if kind in ("map", "dynamic") else pytest.mark.once) for kind in KINDS]
+    "kind", [pytest.param(kind, marks=() if kind == "map" else pytest.mark.once) for kind in KINDS]
 )
 def test_attention_on_every_kind_of_model(kind):
     model = make(kind)

@@ -24,6 +24,7 @@ def score_of(model, images, classes):
     return logits[range(len(images)), classes].sum()
 
 
+@pytest.mark.nightly_elsewhere  # with the function of `gradient_attention`
 def test_saliency_is_the_gradient_of_the_logit():
     model = make("plain", classifier_activation="softmax")  # which is left out
     images = images_for(model)
@@ -171,18 +172,3 @@ def test_colours_are_principal_components(kind):
     np.testing.assert_array_equal(got.reshape(-1, 3)[~chosen], 0)
     assert_same_colours(got.reshape(-1, 3)[chosen], components(vectors[chosen], 3))
     np.testing.assert_array_equal(got, inspection.feature_map(model, images, batch_size=2))
-
-
-@pytest.mark.nightly_elsewhere
-def test_a_foreground_is_found_where_it_is():
-    """Signs do not depend on the weights' signs: what stands in the middle is the foreground of either."""
-    pixels = np.random.default_rng(0).uniform(-0.55, -0.45, (2, 24, 24, 3)).astype("f4")
-    pixels[0, 8:16, 8:16] += 1
-    pixels[1, 4:16, 8:20] += 1
-    model = make("plain", image_size=24, position_embedding="none")
-    for sign in (1, -1):
-        kernel = model.get_layer("embedding").weights[0]
-        kernel.assign(sign * kernel)
-        colours = inspection.feature_map(model, pixels, layer="embedding")
-        np.testing.assert_array_equal((colours > 0).any(-1), pixels[:, ::4, ::4, 0] > 0)
-    assert not inspection.feature_map(model, 0 * pixels, layer="embedding").any()  # patches that are all the same

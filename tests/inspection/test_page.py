@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from keras_vit import inspection
-from keras_vit._pictures import colour_numbers, palette
 from tests.inspection.models import make
 from tests.small_models import small_bit
 
@@ -130,26 +129,12 @@ def test_of_tokens_that_no_normalisation_follows(final_norm, tmp_path):
     assert "principal components" in " ".join(reader.text)
 
 
-def test_parameters_by_part_add_up(tmp_path):
-    model = make("hybrid")
-    page, _ = write(tmp_path, model)
-    section = page[page.rindex("Where its parameters are") :]
-    section = section[: section.index("</section>")]
-    sizes = [int(n.replace(",", "")) for n in re.findall(r'class="value">([\d,]+)<', section)]
-    assert sum(sizes) == model.count_params() and len(sizes) >= 5
-
-
 def test_heads_are_left_out_before_a_page_grows_too_large(tmp_path, monkeypatch):
     monkeypatch.setattr(inspection.page, "HEAD_MAPS", 11)
     model = make("plain")
     _, reader = write(tmp_path, model, photos())  # 2 images x 2 blocks x (2 heads + their mean) are 12
     cells = [attributes["data-head"] for tag, attributes in reader.tags if tag == "td" and "data-head" in attributes]
     assert cells == ["-1"] * 4
-
-
-def test_maps_are_pictures_of_their_values():
-    colours = palette("inferno", 64)[colour_numbers(np.array([0.0, 2.0]), 0, 2, 64)]
-    assert colours.tolist() == [[0, 0, 4], [252, 255, 164]]
 
 
 PROBE = """

@@ -74,13 +74,6 @@ def test_old_functions_refuse_what_they_do_not_know():
         draw(filters=filters, values=filters)
 
 
-def test_places_have_numbers_and_a_scale():
-    figure = inspection.plot("positions", RNG.uniform(-1, 1, (2, 9, 2, 9)))
-    assert [axes.get_xlabel() for axes in figure.axes[-10:-1]] == [str(i) if i % 2 == 0 else "" for i in range(9)]
-    assert figure.get_supxlabel() == "column of the patch"
-    assert [text.get_text() for text in figure.axes[-1].get_yticklabels()] == ["−1", "0", "1"]
-
-
 def test_the_same_picture_is_the_same_file(tmp_path):
     for suffix in ("svg", "pdf"):
         for name in "ab":
@@ -99,20 +92,6 @@ def test_a_map_lies_where_its_patches_are():
     assert bright[10:, 20:].mean() > 1.5 * bright[:10, :20].mean()
     np.testing.assert_allclose(inspection.overlay(grey / 255, weights), laid, rtol=0, atol=1e-6)
     assert np.isfinite(inspection.overlay(grey, np.zeros((2, 3)))).all()
-
-
-def test_what_a_filter_overshoots_is_clipped():
-    for channels in (1, 3):
-        image = np.broadcast_to(np.linspace(0, 300, 16, dtype="float32").reshape(4, 4, 1), (4, 4, channels))
-        clipped = inspection.overlay(image.clip(0, 255), MAPS[0])
-        np.testing.assert_array_equal(inspection.overlay(image, MAPS[0]), clipped)
-        assert plots._pixels(image).max() == 1
-
-
-def test_filters_keep_zero_in_the_middle():
-    filters = np.array([[-2.0, 0, 1]]).reshape(1, 1, 3, 1)
-    np.testing.assert_allclose(plots.filter_pictures(filters)[0, 0, :, 0], [0, 0.5, 0.75])
-    assert (plots.filter_pictures(np.zeros((1, 2, 2, 3))) == 0.5).all()
 
 
 @pytest.mark.parametrize("fields", [{}, {"include_preprocessing": True}, {"channels": 1}])

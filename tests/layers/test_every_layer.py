@@ -167,18 +167,3 @@ def test_dropout_is_for_training_only(name):
     layer, x, y = reference(name)
     np.testing.assert_array_equal(forward(layer, x, training=False, **options(name)), y)
     assert np.abs(forward(layer, x, training=True, **options(name)) - y).max() > 1e-2 * np.abs(y).max()
-
-
-@pytest.mark.parametrize("policy", ["float32", "mixed_bfloat16", "mixed_float16"])
-@pytest.mark.parametrize("kind", ["dinov3", "eva02"])
-def test_rotary_embeddings_are_float32_whatever_the_policy(kind, policy):
-    """Angles of up to 2 pi times 100 would lose all their meaning in 8 bits."""
-    layer = layers.RotaryEmbedding(kind, 8, 1, dtype=policy)
-    patches = keras.Input((2, 3, 12), dtype=keras.dtype_policies.get(policy).compute_dtype)
-    assert layer(patches).dtype == "float32" and tuple(layer(patches).shape) == (2, 7, 8)
-    assert tuple(layer(keras.Input((None, None, 12))).shape) == (2, None, 8)
-    assert layer.compute_output_shape((None, None, 3, 12)) == (2, None, 8)
-    assert not layer.trainable_weights and {w.dtype for w in layer.weights} <= {"float32"}
-    exact = layers.RotaryEmbedding(kind, 8, 1)
-    zeros = np.zeros((2, 2, 3, 12), "f4")
-    np.testing.assert_array_equal(forward(layer, zeros), forward(exact, zeros))

@@ -47,26 +47,6 @@ def numpy(tensor):
     return keras.ops.convert_to_numpy(tensor).copy()
 
 
-@every_place
-def test_dropout_drops_while_training(place):
-    block, x = make_block()
-    replace(block, place, keras.layers.Dropout(0.5))
-    first, second = (numpy(block(x, training=True)) for _ in range(2))
-    np.testing.assert_array_equal(numpy(block(x, training=False)), numpy(block(x)))
-    # What is added to all keys of a head changes no weights.
-    assert (first != second).any()
-
-
-@every_place
-def test_batch_normalization_learns_while_training(place):
-    block, x = make_block()
-    layer = replace(block, place, keras.layers.BatchNormalization())
-    block(x, training=False)
-    assert not numpy(layer.moving_mean).any()
-    block(x, training=True)
-    assert numpy(layer.moving_mean).any()
-
-
 class OwnDense(Dense):
     calls = 0
 
@@ -76,12 +56,24 @@ class OwnDense(Dense):
 
 
 @every_place
-def test_a_subclass_with_its_own_call(place):
+def test_it_is_called_as_keras_calls_it(place):
     block, x = make_block()
+    replace(block, place, keras.layers.Dropout(0.5))
+    first, second = (numpy(block(x, training=True)) for _ in range(2))
+    np.testing.assert_array_equal(numpy(block(x, training=False)), numpy(block(x)))
+    assert (first != second).any()
     layer = replace(block, place, OwnDense(WIDTH))
     for training in (False, True):
         block(x, training=training)
     assert layer.calls == 2
+    replace(block, place, keras.layers.Dense(WIDTH, activity_regularizer=keras.regularizers.L2(0.1)))
+    block(x)
+    assert [numpy(loss) > 0 for loss in block.losses] == [True]
+    layer = replace(block, place, keras.layers.Dense(WIDTH))
+    layer.quantize("int8")
+    quantized_call, calls = layer.quantized_call, []
+    layer.quantized_call = lambda *args, **kwargs: calls.append(1) or quantized_call(*args, **kwargs)
+    assert np.isfinite(numpy(block(x))).all() and calls == [1]
 
 
 @every_place
@@ -102,25 +94,6 @@ def test_a_wrapped_call_may_keep_what_it_sees(place):
     np.testing.assert_allclose(numpy(y), before, rtol=0, atol=1e-5)
     ((seen, then),) = kept
     np.testing.assert_array_equal(numpy(seen), then)
-
-
-@every_place
-def test_a_regularizer_of_activities(place):
-    block, x = make_block()
-    replace(block, place, keras.layers.Dense(WIDTH, activity_regularizer=keras.regularizers.L2(0.1)))
-    block(x)
-    assert [numpy(loss) > 0 for loss in block.losses] == [True]
-
-
-@every_place
-def test_a_quantized_layer(place):
-    block, x = make_block()
-    layer = replace(block, place, keras.layers.Dense(WIDTH))
-    layer.quantize("int8")
-    quantized_call, calls = layer.quantized_call, []
-    layer.quantized_call = lambda *args, **kwargs: calls.append(1) or quantized_call(*args, **kwargs)
-    assert np.isfinite(numpy(block(x))).all()
-    assert calls == [1]
 
 
 def test_what_a_recorder_of_operations_keeps_is_not_written_over():

@@ -72,13 +72,14 @@ def definition(model, x, pool=-np.inf):
 @pytest.mark.parametrize(
     ("size", "scale"), [((37, 51), 1.0), *(pytest.param((48, 40), s, marks=pytest.mark.once) for s in (1.0, 1e-3))]
 )
-def test_is_what_it_is_defined_as(size, scale):
+def test_is_what_it_is_defined_as(size, scale, backend):
     x = images(size, scale)
     model = small(image_size=size)
     got = forward(model, x)
     np.testing.assert_allclose(got, definition(model, x), rtol=0, atol=SAME_FUNCTION)
-    zeros = small(image_size=size, pool_padding="zeros")
-    np.testing.assert_allclose(forward(zeros, x), definition(model, x, 0), rtol=0, atol=SAME_FUNCTION)
+    if backend == "torch":
+        zeros = small(image_size=size, pool_padding="zeros")
+        np.testing.assert_allclose(forward(zeros, x), definition(model, x, 0), rtol=0, atol=SAME_FUNCTION)
 
 
 # Published counts with 1,000 classes: timm's models of the same files.
@@ -114,15 +115,12 @@ def test_the_smallest_variant():
 
 REFUSED = [
     (lambda: SMALL.replace(stages=()), ValueError, "stages must be a tuple of units"),
-    (lambda: SMALL.replace(stages=50), ValueError, "stages must be a tuple of units"),
     (lambda: SMALL.replace(width=48), ValueError, "width must be a multiple of 32"),
     (lambda: PaddedMaxPooling2D("same"), ValueError, "padding must be one of .*'-inf', 'zeros'.*'same'"),
     (lambda: keras_vit.BiT(variant_config("ViT-Ti/16")), TypeError, "config must be a BiTConfig, but ViTConfig"),
     (lambda: keras_vit.BiT(SMALL, input_tensor=keras.Input((32, 32, 3))), ValueError, r"\(batch, 48 x 40 x 3\)"),
-    (lambda: keras_vit.BiT(SMALL, input_tensor=keras.Input((48, 40, 3), dtype="uint8")), ValueError, "float dtype"),
     (lambda: small()(images((32, 40))), ValueError, r"images of 48 x 40 pixels.*with_image_size\(\(32, 40\)\)"),
     (lambda: keras_vit.create_model("BiT-R101x2"), ValueError, "Did you mean .*'BiT-R101x1'"),
-    (lambda: keras_vit.BiT_R50x1(dropout=0.1, remat=True), ValueError, "does not use dropout=0.1, remat=True.*Leave"),
 ]
 
 
@@ -148,18 +146,6 @@ def test_image_sizes():
         np.testing.assert_allclose(y, definition(fixed, images(size)), rtol=0, atol=SAME_FUNCTION)
         np.testing.assert_allclose(dynamic.predict(images(size), verbose=0), y, rtol=0, atol=SAME_FUNCTION)
     assert dynamic.with_image_size((48, 40)).config == fixed.config
-
-
-@pytest.mark.once
-def test_input_tensors(golden):
-    path = golden("bit_mini_tf").path
-    model = keras_vit.from_checkpoint(path, input_tensor=keras.Input((64, 32, 3)), include_top=False)
-    assert model.config.image_size == (64, 32) and not model.config.dynamic
-    assert model.input_shape == (None, 64, 32, 3) and model.output_shape == (None, 8, 4, 256)
-    model = keras_vit.from_checkpoint(path, input_tensor=keras.Input((None, None, 3)))
-    assert model.input_shape == (None, None, None, 3) and model.config.dynamic
-    model = keras_vit.from_checkpoint(path, image_size=64, include_top=False, pooling="avg")
-    assert model.input_shape == (None, 64, 64, 3) and model.output_shape == (None, 256)
 
 
 def test_features():

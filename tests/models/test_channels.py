@@ -21,7 +21,7 @@ def adapted(kernel, channels):
     return np.stack([kernel[:, :, c % 3] * np.float32(3 / channels) for c in range(channels)], 2)
 
 
-@pytest.mark.parametrize("channels", [1, 4, *(pytest.param(n, marks=pytest.mark.once) for n in (2, 5, 13))])
+@pytest.mark.parametrize("channels", [4, *(pytest.param(n, marks=pytest.mark.once) for n in (1, 2, 5))])
 def test_against_numpy(channels):
     x = images((16, 24), channels=channels)
     model = make(VIT.replace(pixel_mean=(0.1, 0.2, 0.3), pixel_std=(0.4, 0.5, 0.9)))

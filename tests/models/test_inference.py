@@ -74,22 +74,6 @@ def test_models_that_read_all_tokens_stay_as_they_are(capsys):
             model.with_config(class_token_only=True)
 
 
-def test_says_what_it_did(monkeypatch, capsys):
-    model = make(PIXELS, dtype="mixed_bfloat16", name="mine")
-    monkeypatch.setenv("KERAS_VIT_XLA", "0")
-    model.optimize_for_inference()
-    slow = "  no jit_compile: KERAS_VIT_XLA is 0"
-    assert capsys.readouterr().out.splitlines() == [
-        "mine, optimized for inference:",
-        "  class_token_only: the last block computes only the tokens that the output is read from",
-        "  no stem_folded: there is no ResNet",
-        "  no preprocessing_folded: bfloat16 has too few bits for what pixels are before they are normalised",
-        *([slow] if tensorflow_has_only_cpus() else []),
-    ]
-    optimized(model)
-    assert capsys.readouterr().out == ""
-
-
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="Keras leaves XLA out on TensorFlow's CPUs only")
 def test_tensorflow_predicts_with_xla(monkeypatch, capsys):
     model, images = make(PIXELS), batch(PIXELS)

@@ -47,7 +47,7 @@ def model_and_images(name):
 
 
 @pytest.mark.parametrize("paths", ["fast", "plain"])
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", [pytest.param("hybrid", marks=pytest.mark.nightly_elsewhere), "rotary", "MAP head"])
 def test_hessian_times_vector(name, paths, monkeypatch, record_property, backend):
     if paths == "plain":  # as on other devices
         if backend == "jax":

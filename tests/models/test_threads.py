@@ -13,12 +13,9 @@ from tests.small_models import images_for, small_bit, small_eomt, small_text_enc
 
 READERS = {
     "call": lambda model, x, folder: keras.ops.convert_to_numpy(model(x)),
-    "weights": lambda model, x, folder: model.get_weights(),
     "save": lambda model, x, folder: model.save(folder / "a.keras"),
-    "save_weights": lambda model, x, folder: model.save_weights(folder / "a.weights.h5", overwrite=True),
     "to_checkpoint": lambda model, x, folder: keras_vit.to_checkpoint(model, folder / "a.npz", overwrite=True),
     "with_config": lambda model, x, folder: model.with_config(dropout=0.1),
-    "extractor": lambda model, x, folder: keras_vit.feature_extractor(model, ["block_0"])(x),
     "rollout": lambda model, x, folder: keras_vit.inspection.attention_rollout(model, x),
     "predict": lambda model, x, folder: model.predict(x, verbose=0),
 }

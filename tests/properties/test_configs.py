@@ -64,7 +64,7 @@ def changed(config, dtype, frozen, adapted, quantized):
 
 @pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method:UserWarning")
 @given(configs(tuple(OF_IMAGES)), options())
-@examples(25)
+@examples(12)
 def test_with_config_without_changes_is_the_identity(config, chosen):
     model = changed(config, **chosen)
     assert_same_model(model.with_config(), model)
@@ -80,7 +80,7 @@ def test_every_field_has_values():
 
 @pytest.mark.filterwarnings("ignore:Layer .* does not have a `quantize` method:UserWarning")
 @given(configs(), options(), st.sampled_from([".keras", ".weights.h5"]))
-@examples(25)
+@examples(10)
 def test_files_of_keras_hold_the_whole_model(config, chosen, ending):
     model = changed(config, **chosen)
     with tempfile.TemporaryDirectory() as folder:
