@@ -53,7 +53,7 @@ def test_names_and_adapters_and_a_softmax(monkeypatch, tmp_path):
     assert export(small_eomt(class_names=NAMES), tmp_path / "eomt.onnx", measure=False).top1_agreement is None
 
 
-@pytest.mark.parametrize("kind", ["EoMT", "DPT"])
+@pytest.mark.parametrize("kind", [pytest.param("EoMT", marks=pytest.mark.nightly), "DPT"])
 def test_int8(kind, tmp_path, backend):
     if backend != FORMATS["onnx"].backend:
         pytest.skip("once is enough, on the backend that writes ONNX without another process")

@@ -189,6 +189,7 @@ def test_litert_runs_without_tensorflow_and_keras(exported, tmp_path, monkeypatc
 
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="where the file is written in this process")
+@pytest.mark.nightly
 def test_a_bad_quantization_is_refused(monkeypatch, tmp_path):
     """On the images that it was calibrated with, which built-in noise would not tell."""
     skip_without("litert")

@@ -18,8 +18,9 @@ if keras.backend.backend() != "tensorflow":
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 phones = importlib.import_module("phones")
 
-# One of each reason; `make test-nightly` compiles all kinds.
-CHOSEN = ("Perception Encoder", "BiT, padded with zeros", "EoMT", "OWLv2, fixed names", "linear depth", "features")
+# One of each reason; `make test-nightly` compiles all kinds. These have most operators.
+CHOSEN = ["BiT, padded with zeros", "EoMT", "OWLv2, fixed names"]
+CHOSEN += [pytest.param(kind, marks=pytest.mark.nightly) for kind in ("Perception Encoder", "linear depth", "features")]
 
 
 def loud_model(channel):

@@ -46,7 +46,7 @@ def model_and_images(name):
     return model, rng.normal(size=(2, *config.image_size, 3))
 
 
-@pytest.mark.parametrize("paths", ["fast", "plain"])
+@pytest.mark.parametrize("paths", ["fast", pytest.param("plain", marks=pytest.mark.nightly_elsewhere)])
 @pytest.mark.parametrize("name", [pytest.param("hybrid", marks=pytest.mark.nightly_elsewhere), "rotary", "MAP head"])
 def test_hessian_times_vector(name, paths, monkeypatch, record_property, backend):
     if paths == "plain":  # as on other devices
