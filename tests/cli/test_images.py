@@ -13,9 +13,6 @@ from tests.pictures import save
 
 pytestmark = pytest.mark.once
 
-HOSTILE = "[red]\x1b]0;title\x07 name"
-SHOWN = r"[red]\x1b]0;title\x07 name"
-
 
 def test_predict_shows_all_classes_of_a_small_model(run, tiny, photo):
     weights = tiny(class_names=("one", "two", "three"))
@@ -24,13 +21,6 @@ def test_predict_shows_all_classes_of_a_small_model(run, tiny, photo):
     best = json.loads(run("predict", photo, "--weights", weights, "--top", 1, "--json").out)[0]["classes"]
     # The softmax of 0, 2, 1.
     assert best == [{"id": "class_1", "name": "two", "probability": pytest.approx(0.665241, abs=1e-6)}]
-
-
-def test_predict_names_what_is_no_image_before_anything_is_loaded(run, tmp_path):
-    (tmp_path / "text.png").write_text("no picture")
-    for name in (".", "text.png", "missing.png"):
-        err = run("predict", tmp_path / name, "--weights", "no such weights", code=1).err
-        assert str(tmp_path) in err and "no such weights" not in err
 
 
 def test_pictures_of_other_channels(run, tiny, tmp_path):
@@ -45,15 +35,6 @@ def test_pictures_of_other_channels(run, tiny, tmp_path):
 def test_predict_without_pictures_reads_the_sample(run):
     (found,) = json.loads(run("predict", "--json").out)
     assert Path(found["image"]).name == "character.png" and found["classes"][0]["name"] == "R"
-
-
-def test_names_are_shown_as_they_are_and_control_nothing(run, tiny, photo, tmp_path):
-    image = photo.rename(tmp_path / f"{HOSTILE}.png")
-    weights = tiny(class_names=("[red]", "b", "[/]"))
-    out = run("predict", image, "--weights", weights).out
-    assert SHOWN in out and "[/]" in out and out.count("[red]") == 2 and "\x1b" not in out
-    err = run("predict", tmp_path / f"{HOSTILE}.jpg", "--weights", weights, code=1).err
-    assert SHOWN in err and "\x1b" not in err
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-import keras_vit
 from keras_vit import inspection
 from keras_vit._arguments import to_numpy
 from keras_vit.layers import sincos2d
@@ -65,13 +64,3 @@ def test_similarities_of_embeddings_that_are_computed():
     table = patches.get_layer("position_embedding").table
     table.assign(np.zeros(table.shape))
     assert (inspection.position_similarity(patches) == 0).all()  # zeros are like nothing
-
-
-def test_a_model_by_its_name_or_file(tmp_path):
-    model = keras_vit.load("glyphs")
-    model.save(tmp_path / "model.keras")
-    x = np.random.default_rng(0).uniform(-1, 1, (1, *model.config.image_size, 3)).astype("float32")
-    for name, *more in (("attention_maps", x), ("patch_filters",)):
-        expected, *found = (getattr(inspection, name)(m, *more) for m in (model, "glyphs", tmp_path / "model.keras"))
-        for one in found:
-            np.testing.assert_array_equal(one, expected, err_msg=name)

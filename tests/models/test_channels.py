@@ -8,7 +8,7 @@ from tests.compute import forward
 from tests.models.test_bit import definition
 from tests.models.test_bit import small as bit
 from tests.models.test_families import VIT, answer, float64, images, make
-from tests.small_models import small_backbone_config, small_eomt, values_of
+from tests.small_models import values_of
 from tests.tolerances import SAME_FUNCTION
 
 HYBRID = VIT.replace(image_size=32, patch_size=2, stem_stages=(1,), stem_width=32)
@@ -56,14 +56,6 @@ def test_load_and_create_model(tmp_path):
     assert tiny.input_shape == (None, 32, 32, 5)
     with pytest.raises(ValueError, match="channels and input_tensor"):
         keras_vit.load(tmp_path / "model.npz", channels=4, input_tensor=tiny.input)
-
-
-@pytest.mark.once
-def test_an_eomt_of_other_channels_segments():
-    model, picture = small_eomt(backbone=small_backbone_config(channels=4)), np.zeros((8, 12, 4), "f4")
-    for pictures in ("eomt_authors", "eomt_transformers"):
-        found = keras_vit.segmentation.segment(model.with_config(pictures=pictures), picture, task="semantic")
-        assert found.map.shape == (8, 12)
 
 
 @pytest.mark.once

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 import keras_vit
 from keras_vit import training
 from keras_vit.checkpoints import LAYOUTS, read_keras, save_model
-from keras_vit.checkpoints.files import write_npz
 from tests.properties.random_models import (
     BASES,
     BITS,
@@ -148,12 +147,3 @@ def test_what_layouts_lost(layout, fields, refused, tmp_path):
     kept = {name: getattr(again.config, name) for name in fields if name != "position_embedding"}
     assert kept == {name: getattr(config, name) for name in kept}
     assert answers(again)["answer"] == pytest.approx(answers(made(config))["answer"], abs=SAME_FUNCTION)
-
-
-@pytest.mark.parametrize("note", [{"pixel_mean": "x"}, {"trim": [-1, 0]}, {"crop_ratio": None}, {"filter": [1]}])
-def test_a_note_without_sense_is_an_error(note, tmp_path):
-    path = tmp_path / "model.npz"
-    keras_vit.to_checkpoint(made(keras_vit.ViTConfig(**SMALL)), path)
-    write_npz(path, dict(np.load(path)).items(), note, overwrite=True)
-    with pytest.raises(ValueError, match="into .*model.npz cannot be read"):
-        keras_vit.load(path)
