@@ -105,6 +105,16 @@ def test_names_beside_an_old_file(ending, tmp_path):
     assert keras_vit.class_names(path) == list(NAMES)
 
 
+@pytest.mark.parametrize("content", [b"x\ny\n\xff\n", b"x\ny\n\x1b[2J\n"])
+def test_a_list_that_is_none(content, unnamed, tmp_path):
+    path = shutil.copy(unnamed, tmp_path / "model.npz")
+    (tmp_path / "classes.txt").write_bytes(content)
+    with pytest.raises(ValueError, match=r"classes\.txt (is not in UTF-8|must have one class name a line)"):
+        keras_vit.class_names(path)
+    with pytest.warns(UserWarning, match=r"no names: .*classes\.txt (is not in UTF-8|must have one class name a line)"):
+        assert keras_vit.from_checkpoint(path).config.class_names is None
+
+
 def test_weights_for_a_variant_bring_their_names(tmp_path):
     model = keras_vit.ViT_Ti16(image_size=16, class_names=["a", "b"])
     assert model.config.classes == 2

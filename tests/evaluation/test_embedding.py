@@ -203,6 +203,14 @@ def test_files_that_are_no_images(model, photos, tmp_path):
         embed(model, [bad / "a1.jpg"], tmp_path / "none.npz", on_bad_image="skip", **QUIET)
 
 
+def test_features_that_overflow(photos, tmp_path):
+    output = tmp_path / "x.npz"
+    overflowing = make()
+    overflowing.get_layer("encoder_norm").gamma.assign(np.full(16, 1e6))
+    with pytest.raises(ValueError, match="The features of a0.png are not finite in float16"):
+        embed(overflowing, photos, output, dtype="float16", **QUIET)
+
+
 def test_memory_does_not_grow_with_the_number_of_images(tmp_path):
     model = make(width=64, mlp_width=16, patch_size=2)
     for i in range(120):
