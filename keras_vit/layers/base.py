@@ -26,6 +26,7 @@ from keras_vit.layers.ops import (
     activate,
     activate_in_place,
     dense,
+    dense_of_all,
     float32_or_better,
     found_device,
     layer_normalization,
@@ -549,7 +550,7 @@ def _mask(shape: Any, rate: float, seed: Any, dtype: Any) -> Any:
 
 def tensor_of(weight: Any, x: Any) -> Any:
     """Returns a weight, a variable or (of a kernel with adapters) a tensor, as a tensor in the dtype of `x`."""
-    if weight.dtype is x.dtype:  # a tensor of PyTorch: a variable's dtype is a name
+    if weight is None or weight.dtype is x.dtype:  # a tensor of PyTorch: a variable's dtype is a name
         return weight
     # Keras casts weights in a scope that its call of a layer opens, and a flat layer is not called by it.
     value = weight.value if isinstance(weight, keras.Variable) else weight
@@ -572,7 +573,7 @@ class Dense(keras.layers.Dense, BaseLayer):
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
         """Returns the product with the kernel, adapters included, plus the bias, through the activation if any."""
-        y = dense(inputs, tensor_of(self.kernel, inputs), tensor_of(self.bias, inputs) if self.use_bias else None)
+        y = dense(inputs, tensor_of(self.kernel, inputs), tensor_of(self.bias, inputs))
         return y if self.activation is keras.activations.linear else self.activation(y)
 
     def enable_lora(self, rank: int, lora_alpha: float | None = None, *args: Any, **options: Any) -> None:
@@ -622,6 +623,15 @@ class Dense(keras.layers.Dense, BaseLayer):
         for name, value in zip(_FACTORS, factors if self.lora_enabled else (), strict=False):
             getattr(self, name).assign(value)
             self.lora_alpha = float(scale) * self.lora_rank
+
+
+def outputs_of_all(layers: list[Any], x: Any, training: bool | None) -> list[Any]:
+    """Returns what each of several projections makes of `x`."""
+    plain = keras.activations.linear
+    if all(isinstance(one, FlatLayer) and type(one.layer) is Dense and one.activation is plain for one in layers):
+        weights = [[tensor_of(weight, x) for weight in (one.kernel, one.bias)] for one in layers]
+        return dense_of_all(x, *map(list, zip(*weights, strict=True)))
+    return [layer(x, training=training) for layer in layers]
 
 
 @registered

@@ -17,6 +17,7 @@ from keras_vit.layers.base import (
     dropout,
     initializer,
     not_none,
+    outputs_of_all,
     registered,
 )
 from keras_vit.layers.choices import ATTENTION_BIASES, MLP_ACTIVATIONS, MLPS, ROTARY_EMBEDDINGS
@@ -125,8 +126,15 @@ class MultiHeadAttention(CompositeLayer):
         """
         queries = tokens if queries is None else queries
         (seed,) = self.draw_seeds(training) if seeds is None else seeds
-        query, key = self._query_and_key(tokens, queries, rotation, training)
-        value = self._projected(self.value, tokens, training)
+        layers = [self.query, self.key, self.value]
+        if queries is tokens:
+            query, key, value = self._projected(layers, tokens, training)
+        else:
+            query, key, value = (
+                *self._projected(layers[:1], queries, training),
+                *self._projected(layers[1:], tokens, training),
+            )
+        query, key = self._turned(query, key, rotation)
         y = attend(query, key, value, causal=self.causal, allowed=allowed, offset=offset, rate=self.dropout, seed=seed)
         y = reshape(y, (-1, _length(queries), self.width))
         y = self.norm(y, training=training) if self.use_norm else y
@@ -136,12 +144,12 @@ class MultiHeadAttention(CompositeLayer):
         self, tokens: Tensor, queries: Tensor | None = None, rotation: Any = None, allowed: Tensor | None = None
     ) -> Tensor:
         """Returns the attention weights before dropout, `(batch, heads, Q, T)`, whose rows sum to 1, in float32."""
-        query, key = self._query_and_key(tokens, tokens if queries is None else queries, rotation)
-        return attention_weights(query, key, self.causal, allowed)
+        (query,) = self._projected([self.query], tokens if queries is None else queries, None)
+        (key,) = self._projected([self.key], tokens, None)
+        return attention_weights(*self._turned(query, key, rotation), self.causal, allowed)
 
-    def _query_and_key(self, tokens: Any, queries: Any, rotation: Any, training: bool | None = None) -> tuple[Any, Any]:
+    def _turned(self, query: Any, key: Any, rotation: Any) -> tuple[Any, Any]:
         """Returns queries and keys, `(batch, tokens, heads, d)` each, turned where positions are rotary."""
-        query, key = self._projected(self.query, queries, training), self._projected(self.key, tokens, training)
         kind = self.rotary_embedding
         if (rotation is None) != (kind is None):
             raise ValueError(
@@ -152,11 +160,10 @@ class MultiHeadAttention(CompositeLayer):
             return query, key
         return rotate(query, rotation[..., : _length(query), :], kind), rotate(key, rotation, kind)
 
-    def _projected(self, dense: Any, x: Any, training: bool | None) -> Any:
-        """Returns what a projection makes of `x`, `(batch, tokens, D)`, by heads: `(batch, tokens, heads, d)`."""
-        length = x.shape[1]
-        length = _length(x) if length is None else length
-        return reshape(dense(x, training=training), (-1, length, self.heads, self.width // self.heads))
+    def _projected(self, layers: list[Any], x: Any, training: bool | None) -> list[Any]:
+        """Returns what projections make of `x`, `(batch, tokens, D)`, by heads: `(batch, tokens, heads, d)` each."""
+        shape = (-1, _length(x), self.heads, self.width // self.heads)
+        return [reshape(y, shape) for y in outputs_of_all(layers, x, training)]
 
     def compute_output_shape(
         self, tokens_shape: Shape, queries_shape: Any = None, rotation_shape: Any = None, offset_shape: Any = None
@@ -408,6 +415,12 @@ class TransformerBlock(ResidualBlock):
         With `activations`, names of `BLOCK_ACTIVATIONS`, a list: these activations in the given order, then the tokens.
         ValueError for other names, and for a `rotation` of a block that was made without rotary embedding.
         """
+        extras = rotation, attention_offset, allowed, activations
+        if not training and self.output_tokens is None and extras == (None, None, None, None):
+            y = self.attention(self.norm1(x, training=False), training=False)
+            x = x + (y if self.layer_scale is None else self.scale1(y, training=False))
+            y = self.mlp(self.norm2(x, training=False), training=False)
+            return x + (y if self.layer_scale is None else self.scale2(y, training=False))
         if activations is not None:
             _check_activations(activations)
         block_seeds = self.draw(training, self.dropout, self.drop_path, self.drop_path)

@@ -125,6 +125,12 @@ def dense(x: Any, kernel: Any, bias: Any) -> Any:
 
 
 @with_faster_forms
+def dense_of_all(x: Any, kernels: list[Any], biases: list[Any]) -> list[Any]:
+    """Returns what `dense` does with each kernel and bias."""
+    return [dense(x, kernel, bias) for kernel, bias in zip(kernels, biases, strict=True)]
+
+
+@with_faster_forms
 def attention(query: Any, key: Any, value: Any, is_causal: bool = False) -> Any:
     """Returns the softmax of the scaled scores, times the values: all arrays are `(batch, tokens, heads, d)`."""
     dtype = keras.backend.standardize_dtype(query.dtype)

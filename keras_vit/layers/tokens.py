@@ -122,8 +122,9 @@ class _LearnedTokens(BaseLayer):
 
     def call(self, tokens: Tensor) -> Tensor:
         """Returns `(batch, count + tokens, D)`: the learned tokens, then those given."""
-        learned = ops.cast(ops.convert_to_tensor(self.learned), tokens.dtype)
-        learned = ops.broadcast_to(learned, (ops.shape(tokens)[0], self.count, tokens.shape[-1]))
+        learned = ops.broadcast_to(
+            tensor_of(self.learned, tokens), (ops.shape(tokens)[0], self.count, tokens.shape[-1])
+        )
         return ops.concatenate([learned, tokens], axis=1)
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:

@@ -73,7 +73,7 @@ def pieces(monkeypatch):
     """What is for many values, or for one kind of processor, runs here as well, in several pieces."""
     monkeypatch.setattr(fast_torch, "FEW", 0)
     monkeypatch.setattr(fast_torch, "is_amd_with_avx512", lambda: True)
-    monkeypatch.setattr(fast_torch, "PIECE", 1 << 18)
+    monkeypatch.setattr(fast_torch, "PIECE", 1 << 16)
 
 
 @pytest.fixture
@@ -325,11 +325,10 @@ class TestTorch:
         assert torch.equal(x, kept)
 
     @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
-    @pytest.mark.parametrize(("few", "amd"), [(0, True), (0, False), (1 << 20, True)])
-    def test_gelu_in_place_gives_the_same_numbers(self, dtype, few, amd, monkeypatch):
+    @pytest.mark.parametrize("few", [0, 1 << 20])
+    def test_gelu_in_place_gives_the_same_numbers(self, dtype, few, monkeypatch):
         monkeypatch.setattr(fast_torch, "FEW", few)
-        monkeypatch.setattr(fast_torch, "is_amd_with_avx512", lambda: amd)
-        assert fast_torch._uses_pytorch_gelu(torch.zeros(9)) is (bool(few) or not amd)  # noqa: SLF001
+        assert fast_torch._uses_pytorch_gelu(torch.zeros(9)) is bool(few)  # noqa: SLF001
         x = torch.linspace(-12, 12, 300_001).to(getattr(torch, dtype))
         for kind in ("tanh", "exact", "quick"):
             expected, place = ops.activate(x, kind), x.clone()

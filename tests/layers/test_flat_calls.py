@@ -14,6 +14,7 @@ import torch
 import keras_vit
 from keras_vit import _keras, training
 from keras_vit.layers import base
+from keras_vit.layers.fast import FORMS
 from keras_vit.layers.fast import torch as fast_torch
 from tests.small_models import images_for, small_vit
 
@@ -262,6 +263,27 @@ def calls_of(function):
     with cProfile.Profile() as profile:
         function()
     return pstats.Stats(profile).total_calls
+
+
+@pytest.mark.parametrize("bias", ["all", "no_key"])
+def test_projections_of_many_tokens_are_one_product(bias, monkeypatch):
+    layer = keras_vit.layers.MultiHeadAttention(heads=2, bias=bias)
+    x = torch.randn(40, 3, 8)
+    layer.build(x.shape)
+    for weight in layer.trainable_weights:
+        weight.assign(keras.random.normal(weight.shape, seed=len(weight.path)))
+    made, dense = [], fast_torch.dense
+    monkeypatch.setattr(fast_torch, "dense", lambda x, *weights: made.append(weights[0].shape[1]) or dense(x, *weights))
+    found = []
+    for form in (fast_torch.dense_of_all, lambda *_: NotImplemented):
+        monkeypatch.setitem(FORMS, ("dense_of_all", "torch, cpu"), form)
+        layer.zero_grad()
+        y = layer(x, training=True)
+        y.square().sum().backward()
+        found.append([y.detach(), *(weight.value.grad for weight in layer.trainable_weights)])
+    assert made == ([24] if bias == "all" else [])
+    for one, other in zip(*found, strict=True):  # sums in another order
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5 * float(other.abs().max()))
 
 
 @pytest.mark.parametrize("onednn", [False, True])
