@@ -48,7 +48,6 @@ class Repository:
 
     @property
     def commit(self) -> str:
-        """The name of what the repository holds now."""
         return hashlib.sha1(repr(sorted(self.files.items())).encode()).hexdigest()
 
     def etag(self, name: str) -> str:
@@ -94,7 +93,6 @@ class HubServer(LocalServer):
         self.down = False
 
     def downloads(self) -> list[str]:
-        """The files that were sent, in order."""
         return [path.rpartition("/")[2] for path in self.seen if path.startswith("GET ") and "/api/" not in path]
 
     def answer(self, handler) -> None:
@@ -114,7 +112,6 @@ class HubServer(LocalServer):
         return self._send(handler, 200 if path in self.pages else 404, self.pages.get(path, b""))
 
     def _get(self, handler, name, revision, file) -> None:
-        """A file of a repository; without a name, what the repository is."""
         repository = self.repositories.get(name)
         if repository is None:
             return self._refuse(handler, 401, "RepoNotFound")
@@ -132,7 +129,6 @@ class HubServer(LocalServer):
         return self._json(handler, id=name, sha=commit, siblings=siblings, tags=[], private=False)
 
     def _post(self, handler, path, body) -> None:
-        """Creating a repository, and a commit whose files come as text in it."""
         if path == "/api/repos/create":
             fields = json.loads(body)
             name = f"{fields.get('organization') or 'me'}/{fields['name']}"

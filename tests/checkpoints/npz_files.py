@@ -25,11 +25,3 @@ def as_bfloat16(values):
     """As bfloat16 arrives, two bytes without a type, and as float32: it is the upper half of one."""
     halves = (values.view(np.uint32) >> 16).astype(np.uint16).view("V2")
     return halves, (halves.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
-
-
-# Ways to store the same numbers.
-STORED = {
-    "compressed": np.savez_compressed,
-    "fortran": lambda path, **arrays: np.savez(path, **{n: np.asfortranarray(a) for n, a in arrays.items()}),
-    "float64": lambda path, **arrays: np.savez(path, **{n: a.astype("f8") for n, a in arrays.items()}),
-}

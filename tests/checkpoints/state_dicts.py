@@ -84,7 +84,6 @@ LS, GAMMA = ("ls1.gamma", "ls2.gamma"), ("gamma_1", "gamma_2")
 
 
 def transformers(family, *, version=4, head=None, pooler=False, swiglu=False, registers=0, module=True, width=WIDTH):
-    """Names and shapes in the names of transformers, of one of the families of a single tower."""
     top = {"vit_mae": "vit", "vit_msn": "vit"}.get(family, family) + "." if module and family != "dinov3_vit" else ""
     shapes = {}
     conv = f"{top}embeddings.patch_embeddings" + ("" if family == "dinov3_vit" else ".projection")
@@ -130,7 +129,6 @@ def transformers(family, *, version=4, head=None, pooler=False, swiglu=False, re
 
 
 def tower(family, *, prefix="vision_model.", pool=True, projection=None, head=None, width=WIDTH):
-    """Names and shapes in the names of transformers, of the image tower of `"clip"` or `"siglip"`."""
     clip = family == "clip"
     e = f"{prefix}embeddings"
     shapes = linear(f"{e}.patch_embedding", width, 3 * PATCH * PATCH, bias=not clip)
@@ -157,7 +155,6 @@ def tower(family, *, prefix="vision_model.", pool=True, projection=None, head=No
 
 
 def clip(*, prefix="visual.", projection=24, width=WIDTH):
-    """Names and shapes of an image tower in the names of OpenAI and open_clip."""
     shapes = {f"{prefix}conv1.weight": (width, 3, PATCH, PATCH), f"{prefix}class_embedding": (width,)}
     shapes |= {f"{prefix}positional_embedding": (1 + PATCHES, width), f"{prefix}proj": (width, projection)}
     shapes |= norm(f"{prefix}ln_pre", width) | norm(f"{prefix}ln_post", width)

@@ -1,8 +1,5 @@
 """Bad input: the right type of error, which names the file or the array and says what to do. Nothing is half loaded."""
 
-import contextlib
-import errno
-import itertools
 import os
 import pickle
 import zipfile
@@ -47,16 +44,6 @@ def zipped(path, compression=zipfile.ZIP_STORED, **members):
         for name, data in members.items():
             file.writestr(name, data)
     return path
-
-
-def test_no_file(reader, tmp_path):
-    for source, error, message in (
-        (tmp_path / "absent.npz", FileNotFoundError, "no file .*absent.npz"),
-        (tmp_path, IsADirectoryError, "The folder .* has no weights"),
-        (42, TypeError, "was given"),
-    ):
-        with pytest.raises(error, match=message):
-            reader(source)
 
 
 def hdf5_file(path):
@@ -137,12 +124,10 @@ MANY = "the file has (99,999,999|100,000,000)"
 # By case: the reference file, what becomes of its arrays, what is said.
 WRONG = {
     "missing": ("mini_token", {QUERY: None}, f"is not a complete checkpoint.*missing: {QUERY}.*Nothing was loaded"),
-    "half of the head": ("mini_token", {"head/bias": None}, "missing: head/bias"),
     "extra": ("mini_token", {"\x1b[31mred\n": zeros(1)}, r"not part of the model: \\x1b\[31mred\\n\."),
     "shape": ("mini_token", {QUERY: zeros(48, 48)}, r"query/kernel has the shape \(48, 48\), not \(48, 3, 16\)"),
     "axes": ("mini_token", {"embedding/kernel": zeros(192, 48)}, r"must have 4 axes, but its shape is \(192, 48\)"),
     "no patches": ("mini_token", {POSITION: zeros(1, 1, 48)}, ""),
-    "no classes": ("mini_token", {"head/kernel": zeros(48, 0)}, ""),
     "heads": ("mini_token", {QUERY.replace("_1/M", "_0/M"): zeros(48, 5, 9)}, ""),
     "grid": ("mini_token", {POSITION: None}, f"layout 'vit_jax'.* lacks the array '{POSITION}'"),
     # Counting them up would take hours and the whole memory.
@@ -150,13 +135,10 @@ WRONG = {
     "scan": ("bv_scan_map", {f"{STACK}LayerNorm_0/scale": zeros(99999999, 0)}, MANY),
     "units": ("bit_mini_bv", {"block99999999/unit01/conv1/kernel": zeros(1)}, MANY),
     "far unit": ("bit_mini_bv", {"block999/unit01/conv1/kernel": zeros(1)}, "numbers go up to 999"),
-    "farther unit": ("bit_mini_bv", {"block9999/unit01/conv1/kernel": zeros(1)}, "at most 1,000 blocks"),
     "unit": ("bit_mini_bv", {"block2/unit02/gn2/bias": None}, "missing: block2/unit02/gn2/bias"),
-    "more units": ("bit_mini_bv", {"block2/unit02/conv_proj/kernel": zeros(1, 1, 256, 256)}, "not part of"),
     "width": ("bit_mini_bv", {"root_block/conv_root/kernel": zeros(7, 7, 3, 16)}, "width must be a multiple of 32"),
     "map": ("bv_map", {"MAPHead_0/LayerNorm_0/bias": None}, "missing: MAPHead_0/LayerNorm_0/bias"),
     "probe": ("bv_map", {"MAPHead_0/probe": None}, "not part of the model: MAPHead_0/LayerNorm_0/bias"),
-    "two probes": ("bv_map", {"MAPHead_0/probe": zeros(1, 2, 48)}, r"has the shape \(1, 2, 48\), not \(1, 1, 48\)"),
     "block": ("bv_gap", {"Transformer/encoderblock_1/MlpBlock_0/Dense_0/bias": None}, "missing: .*encoderblock_1/Mlp"),
     "head": ("bv_gap", {"head/kernel": zeros(40, 11)}, r"head/kernel has the shape \(40, 11\), not \(48, 11\)"),
     "table": (
@@ -167,9 +149,7 @@ WRONG = {
     "naflex": ("bv_gap", {"embedding/kernel": zeros(192, 48)}, "of a NaFlex must be a grid"),
     "no pixels": ("bv_gap_sincos", {"embedding/kernel": zeros(0, 8, 3, 48)}, "must not be empty"),
     "short stack": ("bv_scan_map", {f"{STACK}LayerNorm_0/bias": zeros(2, 48)}, "missing: .*block_0/LayerNorm_0/bias"),
-    "no stack": ("bv_scan_map", {f"{STACK}LayerNorm_0/bias": None}, "missing: .*encoderblock_0/LayerNorm_0/bias"),
     "empty stack": ("bv_scan_map", {f"{STACK}LayerNorm_0/scale": zeros(0, 48)}, "lacks the array '.*block_0/Multi"),
-    "stack": ("bv_scan_map", {f"{STACK}LayerNorm_1/bias": zeros(3, 40)}, r"\(40,\), not \(48,\)"),
 }
 
 
@@ -217,16 +197,6 @@ def test_a_grid_that_the_file_does_not_tell(golden, tmp_path):
     assert model.config.grid_size == (8, 8)
 
 
-def test_a_wrong_grid(reader, golden):
-    for grid_size, error, message in (
-        ((4, 6), ValueError, "grid_size must have 28 patches, .*ckpt.npz, but 4 x 6 was given"),
-        ((-4, -7), ValueError, "grid_size must be"),
-        ("4x7", TypeError, "grid_size must be an integer or a pair"),
-    ):
-        with pytest.raises(error, match=message):
-            reader(golden("mini_nonsquare").path, grid_size=grid_size)
-
-
 def test_unknown_layouts(reader, arrays, tmp_path):
     np.savez(tmp_path / "resnet.npz", **{f"layer{i}/kernel": np.ones(3) for i in range(7)})
     with pytest.raises(ValueError, match=r"resnet.npz must be a checkpoint .*vit_jax.* layer0/.*layer6/kernel\."):
@@ -234,13 +204,6 @@ def test_unknown_layouts(reader, arrays, tmp_path):
     np.savez(tmp_path / "two.npz", **{f"{prefix}/{name}": a for name, a in arrays.items() for prefix in ("one", "two")})
     with pytest.raises(ValueError, match=r"two.npz.* several models, with the prefixes \['one/', 'two/'\]"):
         reader(tmp_path / "two.npz")
-
-
-@pytest.mark.parametrize("version", [1, 2, 3])
-def test_headers_of_other_writers(tmp_path, version):
-    text = '{"shape":(2,3),"fortran_order":False,"descr":"<f4"}\n'
-    path = zipped(tmp_path / "file.npz", **{"a.npy": npy_header(text, version) + np.arange(6, dtype="<f4").tobytes()})
-    np.testing.assert_array_equal(load_all(path)["a"], [[0, 1, 2], [3, 4, 5]])
 
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
@@ -318,25 +281,6 @@ def test_a_damaged_note(arrays, tmp_path, note):
             keras_vit.inspect_checkpoint(tmp_path / "file.npz")
     else:
         assert keras_vit.inspect_checkpoint(tmp_path / "file.npz").variant is None
-
-
-def test_a_note_that_nests_as_deeply_as_is_read(arrays, tmp_path):
-    np.savez(tmp_path / "file.npz", **arrays)
-    for field, depth in itertools.product(("trim", "class_names"), range(900, 990, 3)):
-        with zipfile.ZipFile(tmp_path / "file.npz", "a") as file:
-            file.comment = f'{{"{field}": {"[" * depth}{"]" * depth}}}'.encode()
-        with contextlib.suppress(ValueError):
-            keras_vit.inspect_checkpoint(tmp_path / "file.npz")
-
-
-def test_a_failing_disk(tmp_path, monkeypatch):
-    def fail(*args):
-        raise OSError(errno.EIO, "Input/output error")
-
-    np.savez(tmp_path / "file.npz", a=np.ones(3))
-    monkeypatch.setattr(zipfile.ZipFile, "open", fail)
-    with pytest.raises(OSError, match="Input/output error"):
-        read_npz(tmp_path / "file.npz")
 
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])

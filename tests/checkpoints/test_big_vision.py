@@ -1,7 +1,5 @@
 """The layout of big_vision: its numbers, its files old and new, and the way to vit_jax and back."""
 
-import math
-
 import numpy as np
 import pytest
 
@@ -35,34 +33,6 @@ def token_arrays(golden):
     arrays = read(golden("alt_linen").path)
     table = arrays.pop(OLD_POSITION)
     return arrays | {POSITION: table[:, 1:], "cls": arrays["cls"] + table[:, :1]}
-
-
-# Parameters of every variant without a head, pooled by the mean and by attention (the original's own counts).
-PARAMETERS = {
-    "mu/16": (43_648, 56_320),
-    "Ti/16": (5_524_032, 5_968_704),
-    "S/16": (21_664_896, 23_438_976),
-    "M/16": (38_323_712, 41_475_584),
-    "B/16": (85_797_120, 92_884_224),
-    "L/16": (303_299_584, 315_894_784),
-    "So400m/14": (412_442_352, 427_680_704),
-    "H/14": (630_762_240, 650_438_400),
-    "g/14": (1_011_199_616, 1_036_448_384),
-    "g-opt/16": (1_134_746_112, 1_163_076_096),
-    "G/14": (1_842_772_352, 1_881_132_416),
-}
-
-
-def test_parameters_of_the_variants():
-    """From the tables of names: nobody has to build billions of weights."""
-    layout = keras_vit.checkpoints.LAYOUTS["big_vision"]
-    for variant, counts in PARAMETERS.items():
-        config = keras_vit.models.variant_config(variant, classes=None)
-        # Those that are big_vision's own have no class token by themselves.
-        assert config.class_token == (variant.split("/")[0] in ("Ti", "S", "B", "L", "H"))
-        for pooling, count in zip(("avg", "map"), counts, strict=True):
-            rows = layout.rows(config.replace(class_token=False, pooling=pooling))
-            assert sum(math.prod(row.shape) for row in rows) == count
 
 
 def test_stacked_blocks_come_back_one_by_one_unless_asked(golden, tmp_path):
@@ -108,22 +78,6 @@ def test_pre_logits(golden, tmp_path):
     assert_same_bits(written(model, tmp_path / "back.npz"), arrays)
 
 
-def test_what_inspection_tells_of_computed_positions(golden, tmp_path):
-    path = golden("bv_gap_sincos").path
-    info = keras_vit.inspect_checkpoint(path)
-    assert info.config.position_embedding == "sincos2d" and info.config.image_size == (224, 224)
-    assert info.oddities == ["the image size is not in the file; 224 x 224 is a guess"]
-    # Whatever is known beats the guess: the user's word, or the note in a file of our own.
-    known = keras_vit.inspect_checkpoint(path, grid_size=(4, 7))
-    assert known.config.image_size == (32, 56) and known.oddities == []
-    assert keras_vit.from_checkpoint(path, image_size=(16, 64)).config.grid_size == (2, 8)
-    assert keras_vit.from_checkpoint(path, grid_size=(2, 3)).config.image_size == (16, 24)
-    assert keras_vit.inspect_checkpoint(path, grid_size=4).config.image_size == (32, 32)
-    written(keras_vit.from_checkpoint(path, image_size=(24, 40)), tmp_path / "wide.npz")
-    info = keras_vit.inspect_checkpoint(tmp_path / "wide.npz")
-    assert info.config.image_size == (24, 40) and info.oddities == []
-
-
 def published(arrays):
     """Names from before Linen: one counter for all modules of a block."""
     old = {"LayerNorm_1": "LayerNorm_2", "MultiHeadDotProductAttention_0": "MultiHeadDotProductAttention_1"}
@@ -131,7 +85,6 @@ def published(arrays):
 
 
 def renamed(arrays, beginning, new):
-    """The arrays with some of their modules named again, if their names begin so."""
     names = {name: "/".join(new.get(part, part) for part in name.split("/")) for name in arrays}
     return {names[n] if n.startswith(beginning) else n: values for n, values in arrays.items()}
 
@@ -175,27 +128,6 @@ def test_a_table_with_a_row_for_the_class_token(golden, token_arrays, tmp_path, 
     for layer in ("embedded", "logits"):
         one, other = (forward(keras_vit.feature_extractor(m, [layer]), ref["images"])[layer] for m in (model, added))
         np.testing.assert_array_equal(one, other)
-
-
-def test_a_row_for_a_class_token_that_is_not_there(golden, tmp_path):
-    arrays = read(golden("bv_gap").path, "params/")
-    longer = arrays | {POSITION: np.concatenate([np.full((1, 1, 48), 7, "f4"), arrays[POSITION]], axis=1)}
-    path = save(tmp_path / "file.npz", longer)
-    (oddity,) = keras_vit.inspect_checkpoint(path).oddities
-    assert "first row of the position embeddings" in oddity
-    assert_same_bits(written(keras_vit.from_checkpoint(path), tmp_path / "back.npz"), arrays)
-
-
-@pytest.mark.parametrize("class_token", [False, True])
-def test_as_many_patches_as_a_square_and_one(golden, tmp_path, class_token):
-    """5 x 10 patches are 7 x 7 and a class token's row, for all that the array tells. The note in our file tells."""
-    tokens = {} if class_token else {"class_token": False, "pooling": "avg"}
-    kind = "learned_patches" if class_token else "learned"
-    config = keras_vit.ViTConfig(**TINY | {"image_size": (20, 40)}, depth=1, position_embedding=kind, **tokens)
-    arrays = written(keras_vit.VisionTransformer(config), tmp_path / "file.npz")
-    again = keras_vit.from_checkpoint(tmp_path / "file.npz")
-    assert again.config == config
-    assert_same_bits(written(again, tmp_path / "back.npz"), arrays)
 
 
 def test_a_token_without_a_position(golden, token_arrays, tmp_path):

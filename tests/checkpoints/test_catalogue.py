@@ -124,16 +124,6 @@ def test_every_variant_with_a_repository_has_a_recommended_checkpoint():
         find_entry("EoMT-L/16")
 
 
-def test_variants_without_an_imagenet_checkpoint():
-    for variant, message in (
-        ("ViT-H/14", "weights='imagenet21k/ViT-H_14' or weights='hf://google/vit-huge-.*', with classes=..."),
-        ("R26_ViT_B32", r"weights='imagenet21k/R26\+ViT-B_32'"),
-        ("ViT-M/16", "No checkpoint of 'ViT-M/16' is published.*ViT-B/16"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            recommended(variant)
-
-
 def test_list_weights():
     rows = list_weights("B/16")
     assert rows == list_weights("vit_b16") and {row["variant"] for row in rows} == {"ViT-B/16"}
@@ -186,48 +176,6 @@ def test_repositories_of_other_people():
             config = variant_config(row["variant"], size, row["classes"])
             # Rounded to 10,000; mask tokens, and what timm leaves out or has beside, make less than a thousandth.
             assert row["params"] == pytest.approx(count_weights(config), rel=2e-3, abs=2e4), row["name"]
-
-
-def test_models_for_masks_and_depth():
-    """Each has a figure that its publisher measured, and says what is to know of its license."""
-    rows = [row for row in list_weights() if row["task"] is not None]
-    assert {row["task"] for row in rows if row["family"] == "EoMT"} == {"panoptic", "semantic", "instance"}
-    for row in rows:
-        assert (row["figures"] or "-Metric-" in row["name"]) and row["top1"] is None, row["name"]
-        assert row["license"] or any("license" in note for note in row["notes"]), row["name"]
-    named = {row["name"]: row["figures"] for row in rows}
-    assert named["hf://tue-mps/coco_panoptic_eomt_large_640"] == {"PQ": 56.0}
-
-
-def test_a_row_has_what_users_ask_for():
-    row = next(row for row in list_weights("B/16") if row["name"] == B16_FINE_TUNED)
-    assert row == {
-        **{"name": B16_FINE_TUNED, "variant": "ViT-B/16", "family": "ViT", "layout": "vit_jax", "params": 86_859_496},
-        **{"image_size": 384, "classes": 1000, "dataset": "ImageNet-21k, then ImageNet-1k", "top1": 85.49},
-        "top1_source": "AugReg's index.csv (output stored in the official notebook)",
-        "url": f"https://storage.googleapis.com/vit_models/{B16_FINE_TUNED}.npz",
-        **{"license": "Apache-2.0", "inferred": ["license"], "notes": [], "mirrors": [], "size": None},
-        **{"task": None, "figures": {}},
-    }
-
-
-TI16 = "-300ep-lr_0.001-aug_none-wd_0.03-do_0.0-sd_0.0"
-
-
-@pytest.mark.parametrize(
-    ("name", "variant", "classes", "size", "dataset"),
-    [
-        (f"augreg/Ti_16-i1k{TI16}", "ViT-Ti/16", 1000, 224, "ImageNet-1k"),
-        (f"Ti_16-i21k_30{TI16}.npz", "ViT-Ti/16", 21843, 224, "ImageNet-21k (30 epochs)"),
-        (f"{B16}--kitti-steps_10k-lr_0.01-res_384", "ViT-B/16", 4, 384, "ImageNet-21k, then KITTI (distance)"),
-    ],
-)
-def test_any_augreg_name_is_understood(name, variant, classes, size, dataset):
-    entry = find_entry(name)
-    assert entry.name not in catalogue()
-    assert (entry.variant, entry.classes, entry.image_size, entry.dataset) == (variant, classes, size, dataset)
-    assert entry.urls == (f"https://storage.googleapis.com/vit_models/{entry.name}.npz",)
-    assert set(entry.inferred) == {"classes", "license"} | ({"name"} if "i21k_30" in name else set())
 
 
 def test_augreg_names_of_the_catalogue_are_parsed_alike():

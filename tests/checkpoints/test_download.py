@@ -7,12 +7,10 @@ import io
 import os
 import pathlib
 import re
-import subprocess
-import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
-import filelock
 import numpy as np
 import pytest
 import safetensors.numpy
@@ -24,8 +22,6 @@ from keras_vit.checkpoints.download import DownloadError, cache_folder, find_che
 from tests.checkpoints.hub_server import LocalServer
 
 pytestmark = pytest.mark.once
-
-PACKAGE = pathlib.Path(download.__file__).parent.parent
 
 
 def npz(seed=0, count=50_000):
@@ -140,17 +136,6 @@ def test_an_entry_goes_to_its_name(server, home):
     assert server.seen == ["/denied.npz", "/absent.npz", "/old.npz", "/new.npz"]
 
 
-def test_the_progress_bar(server, capfd, monkeypatch):
-    fetch(server.url("/quiet.npz", Page()))
-    assert capfd.readouterr() == ("", "")
-    monkeypatch.setenv("FORCE_COLOR", "1")  # what rich takes for a terminal
-    monkeypatch.setenv("COLUMNS", "120")
-    fetch(server.url("/shown.npz", Page(npz(2, 500_000), breaks=[1_000_000])))
-    out, shown = capfd.readouterr()
-    assert out == ""
-    assert "Downloading shown.npz" in shown and "2.0/2.0 MB" in shown
-
-
 def test_what_may_be_better_the_next_time_is_tried_again(server, home, monkeypatch):
     """It ends too early, is busy, falls silent."""
     monkeypatch.setattr(download, "TIMEOUT", 0.2)
@@ -161,7 +146,6 @@ def test_what_may_be_better_the_next_time_is_tried_again(server, home, monkeypat
 
 
 def refused(source, home, match):
-    """What fetching fails with; nothing of the file stays."""
     with pytest.raises(DownloadError, match=match) as caught:
         fetch(source)
     assert files(home) == []
@@ -344,12 +328,6 @@ def test_a_mirror_server(server, home, monkeypatch):
         fetch(entry(server.url("/published.npz", Page())))
 
 
-def test_a_path_is_given_back(tmp_path, monkeypatch):
-    monkeypatch.setenv("HOME", str(tmp_path))
-    path = put(tmp_path, "model.npz", b"not looked at")
-    assert fetch(path) == fetch(str(path)) == fetch("~/model.npz") == path
-
-
 NO_ADDRESS = "An address must be https://"
 
 
@@ -404,38 +382,23 @@ def test_the_cache_folder(tmp_path, monkeypatch):
         cache_folder()
 
 
-# The package without its __init__, which would load Keras and a backend: downloads need neither.
-WORKER = f"""
-import sys, types
-for name, folder in (("keras_vit", {str(PACKAGE)!r}), ("keras_vit.checkpoints", {str(PACKAGE / "checkpoints")!r})):
-    module = types.ModuleType(name)
-    module.__path__ = [folder]
-    sys.modules[name] = module
-from keras_vit.checkpoints.download import find_checkpoint
-print("ready", flush=True)
-print(find_checkpoint(sys.argv[1]), flush=True)
-"""
-
-
-def test_two_processes_fetch_a_file_once(server, home):
+def test_two_that_want_a_file_fetch_it_once(server, home):
     go = threading.Event()
-    command = [sys.executable, "-c", WORKER, server.url("/a.npz", Page(before=go))]
-    workers = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    assert [worker.stdout.readline() for worker in workers] == ["ready\n"] * 2
-    assert server.arrived.acquire(timeout=10)
-    time.sleep(0.1)  # the other one has come to the lock
-    go.set()
-    paths = {worker.communicate(timeout=20)[0].strip() for worker in workers}
-    assert [worker.returncode for worker in workers] == [0, 0] and len(server.seen) == 1
-    assert [pathlib.Path(path).read_bytes() for path in paths] == [FILE]
-    assert len(files(home)) == 1
+    address = server.url("/a.npz", Page(before=go))
+    with ThreadPoolExecutor(2) as pool:
+        both = [pool.submit(fetch, address) for _ in range(2)]
+        assert server.arrived.acquire(timeout=10)
+        time.sleep(0.1)  # the other one has come to the lock
+        go.set()
+        paths = {one.result(timeout=20) for one in both}
+    assert [path.read_bytes() for path in paths] == [FILE] and len(server.seen) == 1 and len(files(home)) == 1
 
 
 def test_file_systems_without_locks(server, monkeypatch):
     def unsupported(*args, **kwargs):
         raise OSError(errno.ENOLCK, "No locks available")
 
-    monkeypatch.setattr(filelock.FileLock, "acquire", unsupported)
+    monkeypatch.setattr("filelock.FileLock.acquire", unsupported)
     assert fetch(server.url("/a.npz", Page())).read_bytes() == FILE
 
 

@@ -3,7 +3,6 @@
 import contextlib
 import json
 import re
-import shutil
 import warnings
 
 import keras
@@ -13,45 +12,24 @@ import pytest
 import keras_vit
 from keras_vit.checkpoints import LAYOUTS, open_checkpoint, to_checkpoint
 from keras_vit.checkpoints.accounting import extract
-from keras_vit.checkpoints.checkpoint import OFFICIAL, note_of
+from keras_vit.checkpoints.checkpoint import note_of
 from keras_vit.checkpoints.files import open_file, write_safetensors
-from keras_vit.checkpoints.layouts import WRITTEN, pytorch
+from keras_vit.checkpoints.layouts import WRITTEN
 from keras_vit.layers import resize_table
-from keras_vit.models import weights_by_path
 from tests.checkpoints.state_dicts import GAMMA, LS, PATCHES, clip, norm, timm, tower, transformers, write
-from tests.checkpoints.test_fidelity import HYBRID, errors, too_far
 from tests.compute import forward
+from tests.small_models import model_of
 from tests.tolerances import ENCODED, SAME_FUNCTION
 
 # Files without all of what lies beside published ones.
 pytestmark = pytest.mark.once
 PICTURES_SAID = pytest.mark.filterwarnings("ignore:The layout .* cannot store")
 ASSUMED = pytest.mark.filterwarnings("ignore:.* does not contain all settings of its model")
-# Each case, and what a user has to say of its weights without the JSON files beside them: all are 48 wide.
-CASES = {
-    "fam_timm_vit": {},
-    "fam_pth_zip": {},
-    "fam_timm_deit_distilled": {},
-    "fam_timm_dinov2_reg4": {},
-    "fam_timm_clip_quickgelu": {"like": "vit_base_patch16_clip_quickgelu_224.openai"},
-    "fam_timm_siglip2": {"like": "vit_so400m_patch16_siglip_256.v2_webli"},
-    "fam_timm_eva02_base": {"like": "eva02_base_patch14_448.mim_in22k_ft_in1k"},
-    "fam_hf_vit_cls": {},
-    "fam_hf_dinov2_giant_cls": {},
-    "fam_hf_dinov3": {"image_size": 32},
-    "fam_hf_clip_full": {},
-    "fam_hf_siglip_full": {},
-}
-# What meta.json says, in its words, of the values of a config.
-WORDS = {
-    "position": {"learned": "all tokens", "learned_patches": "patches", "none": "none"},
-    "qkv_bias": {"all": "qkv", "no_key": "qv", "none": ""},
-    "final_norm": {"tokens": "before pooling", "pooled": "after pooling"},
-    "rope": {None: None, "dinov3": "dinov3", "eva02": "RotaryEmbeddingCat"},
-    "pooling": {"token_avg": "token and mean of patches, concatenated"},
-}
-
-
+CASES = (
+    *("fam_timm_vit", "fam_pth_zip", "fam_timm_deit_distilled", "fam_timm_dinov2_reg4", "fam_timm_clip_quickgelu"),
+    *("fam_timm_siglip2", "fam_timm_eva02_base", "fam_hf_vit_cls", "fam_hf_dinov2_giant_cls", "fam_hf_dinov3"),
+    *("fam_hf_clip_full", "fam_hf_siglip_full"),
+)
 # What the words of meta.json for filters mean here.
 FILTERS = {"bicubic": "bicubic", "bilinear": "bilinear_pillow", "bilinear, on floats": "bilinear_antialias"}
 
@@ -61,64 +39,19 @@ def weights_of(case):
     return next(path for path in paths if path.is_file())
 
 
-def alone(case, tmp_path):
-    path = tmp_path / weights_of(case).name
-    shutil.copy(weights_of(case), path)
-    return path
-
-
 @pytest.mark.parametrize("name", CASES)
-def test_what_a_reader_should_find(golden, name, tmp_path, monkeypatch):
+def test_what_a_reader_should_find(golden, name):
+    """How pictures are prepared, and all arrays; test_fidelity.py has what is computed."""
     case = golden(name)
-    expected = case.meta["expect"]
     contents = open_checkpoint(weights_of(case))
-    config = contents.config
-    got = {
-        "image_size": list(config.image_size),
-        "patch_size": list(config.patch_size),
-        "registers": config.register_tokens,
-        "layer_norm_eps": config.layer_norm_epsilon,
-        "mlp": "gelu" if config.mlp == "plain" else "swiglu",
-        "mlp_norm": config.mlp == "swiglu_norm",
-        "gelu": config.gelu if config.mlp == "plain" else None,
-        "layer_scale": config.layer_scale is not None,
-        "qkv_bias": config.attention_bias,
-        "position": config.position_embedding,
-        "rope": config.rotary_embedding,
-        "map_gelu": config.gelu if config.pooling == "map" else None,
-    }
-    for key, value in expected.items():
-        ours = got.get(key, getattr(config, key, None))
-        # Without a token before the patches both words mean the same.
-        if key != "position" or config.prefix_tokens:
-            assert (WORDS[key].get(ours, ours) if key in WORDS else ours) == value, key
-    assert {array.name for array in contents.arrays.values()} | set(contents.unused) == set(case.meta["arrays"])
-    assert not {array.name for array in contents.arrays.values()} & set(contents.unused)
-
-    prepared = case.meta["preprocessing"]
+    config, prepared = contents.config, case.meta["preprocessing"]
     assert config.pixel_mean == pytest.approx(prepared["mean"]) and config.pixel_std == pytest.approx(prepared["std"])
     assert config.filter == FILTERS[prepared["interpolation"]]
     if "crop_pct" in prepared:
         assert (config.resize, config.crop_ratio) == ("shortest", prepared["crop_pct"])
     else:
         assert config.resize == prepared["size"].partition(" ")[0]
-
-    # Without what lies beside it the same, once the user has said what nothing tells; except for the pictures.
-    path = alone(case, tmp_path)
-    if expected["heads"] * 64 != expected["width"]:
-        with pytest.raises(ValueError, match="like="):
-            open_checkpoint(path)
-    options = {key: value for key, value in CASES[name].items() if key != "image_size"}
-    for table in (pytorch.HEADS, pytorch.HEADS_OF_DINOV3, pytorch.HEADS_OF_SIGLIP):
-        monkeypatch.setitem(table, expected["width"], expected["heads"])
-    by_itself = open_checkpoint(path, **options)
-    ours = by_itself.config.replace(image_size=config.image_size)
-    assert by_itself.config.image_size == config.image_size or any("is a guess" in o for o in by_itself.oddities)
-    pictures = ("pixel_mean", "pixel_std", "resize", "crop_ratio", "crop_rounding", "filter", "rotary_grid")
-    untold = (*pictures, "layer_scale")  # what the factors started from matters no more
-    assert ours.replace(**{field: getattr(config, field) for field in untold}) == config
-    assert (ours.layer_scale is None) == (config.layer_scale is None)
-    assert len(by_itself.oddities) > len(contents.oddities)
+    assert {array.name for array in contents.arrays.values()} | {*contents.unused} == {*case.meta["arrays"]}
 
 
 @ASSUMED
@@ -292,29 +225,6 @@ def test_a_new_head(tmp_path):
     assert features.output_shape == (None, 17, 64) and features.config.projection is None
 
 
-SMALL = keras_vit.ViTConfig(image_size=16, patch_size=8, width=16, depth=2, heads=1, mlp_width=32, classes=3)
-
-
-@PICTURES_SAID
-def test_official_numbers_of_a_file_from_elsewhere(tmp_path):
-    """The same weights as an official file, with what others compute from them and with the official numbers."""
-    official = keras_vit.VisionTransformer(SMALL)
-    rng = np.random.default_rng(0)
-    for path, weight in sorted(weights_by_path(official).items()):
-        weight.assign(rng.normal(0, 0.3, weight.shape) + path.endswith("gamma"))
-    exact = official.with_config(gelu="exact")
-    to_checkpoint(exact, tmp_path, layout="timm")
-    images = rng.normal(size=(2, 16, 16, 3)).astype(np.float32)
-    publishers = keras_vit.load(tmp_path / "model.safetensors")
-    officials = keras_vit.load(tmp_path / "model.safetensors", numerics="official")
-    answers = [forward(model, images) for model in (publishers, exact, officials, official)]
-    np.testing.assert_allclose(answers[0], answers[1], rtol=0, atol=SAME_FUNCTION)
-    np.testing.assert_allclose(answers[2], answers[3], rtol=0, atol=SAME_FUNCTION)
-    assert np.abs(answers[0] - answers[2]).max() > 5 * SAME_FUNCTION
-    assert all(getattr(officials.config, name) == getattr(official.config, name) for name in OFFICIAL)
-    assert json.loads((tmp_path / "config.json").read_text())["architecture"] == "vit_base_patch16_224"
-
-
 HEADLESS_DEIT = {"classes": None, "distillation_head": False}
 
 
@@ -449,23 +359,12 @@ def test_timms_weights_with_the_official_numbers(golden, tmp_path):
 
 
 def test_written_for_timm(golden, tmp_path):
-    config = keras_vit.checkpoints.open_checkpoint(golden("fam_timm_hybrid").folder).config
+    config = open_checkpoint(golden("fam_timm_hybrid").folder).config
     stem = config.replace(stem_stages=(), stem_width=64, patch_size=4)
-    model = keras_vit.VisionTransformer(stem)
-    for weight in model.weights:
-        weight.assign(np.random.default_rng(0).normal(size=weight.shape))
-    keras_vit.to_checkpoint(model, tmp_path, layout="timm")
+    model = model_of(stem)
+    to_checkpoint(model, tmp_path, layout="timm")
     assert json.loads((tmp_path / "config.json").read_text())["architecture"] == "vit_tiny_r_s16_p8_224"
     again = keras_vit.from_checkpoint(tmp_path)
     assert again.config == stem
     for new, old in zip(again.get_weights(), model.get_weights(), strict=True):
         np.testing.assert_array_equal(new, old)
-
-
-def test_todays_flax_has_vectors_in_group_normalisation(golden, tmp_path):
-    case = golden("mini_hybrid")
-    with np.load(case.path) as file:
-        arrays = {name: a.reshape(-1) if a.shape[:-1] == (1, 1, 1) else a for name, a in file.items()}
-    np.savez(tmp_path / "linen.npz", **arrays)
-    model = keras_vit.from_checkpoint(tmp_path / "linen.npz")
-    assert too_far(errors(model, case.ref, HYBRID), HYBRID) == {}

@@ -83,14 +83,23 @@ def too_far(found, results):
     return {name: error for name, error in found.items() if not error <= results[name][1]}
 
 
-@pytest.mark.parametrize("name", CASES)
+# Together they have all layers; the other cases run on each backend in `make test-nightly`.
+ON_EACH = (
+    *("mini_token_rep", "mini_hybrid", "bv_gap_sincos", "bv_map", "bit_mini_tf-None", "fam_timm_deit_distilled"),
+    *("fam_timm_dinov2_reg4", "fam_timm_clip_quickgelu", "fam_timm_eva02_base", "fam_hf_dinov2_giant_cls"),
+    *("fam_hf_dinov3", "fam_hf_siglip_full"),
+)
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[] if name in ON_EACH else pytest.mark.nightly_elsewhere) for name in CASES]
+)
 def test_forward(golden, name, record_property):
     results, optional = CASES[name]
     case, (_, _, size) = golden(name.partition("-")[0]), name.partition("-")
     model = load(case, **({"image_size": None if size == "None" else 64} if size else {}))
     for computed in (model, model.folded()) if results is BIT else (model,):
         found = errors(computed, case.ref, results)
-        print(name, found)
         record_property("errors", found)
         assert results.keys() - {*optional} <= found.keys() and too_far(found, results) == {}
     # What the model answers with is the last of them.
@@ -128,7 +137,7 @@ NPZ = [name for name in CASES if re.match("mini_(?!hybrid$)|probe_|bv_|bit_.*-No
     ("name", "dtype"),
     # Weights are float32 under a mixed policy, on every backend.
     [pytest.param(name, None, marks=pytest.mark.once) for name in (*NPZ, "grad_token_rep", "finetune_load")]
-    + [("mini_hybrid", None), ("mini_token", "mixed_bfloat16")],
+    + [pytest.param("mini_hybrid", None, marks=pytest.mark.nightly_elsewhere), ("mini_token", "mixed_bfloat16")],
 )
 def test_written_back_bit_for_bit(golden, tmp_path, name, dtype):
     case = golden(name.partition("-")[0])
@@ -161,6 +170,7 @@ MISTAKES = {
 
 @pytest.mark.parametrize("mistake", MISTAKES)
 @pytest.mark.once
+@pytest.mark.nightly
 def test_the_tolerances_catch(golden, mistake):
     name, change, must_fail = MISTAKES[mistake]
     case, results = golden(name.partition("-")[0]), CASES[name][0]
@@ -188,7 +198,14 @@ def cross_entropy(labels):
     return lambda logits: -ops.mean(ops.sum(ops.convert_to_tensor(labels) * ops.log_softmax(logits), axis=-1))
 
 
-@pytest.mark.parametrize("name, remat", [("grad_token_rep", False), ("grad_token_rep", True), ("grad_hybrid", False)])
+@pytest.mark.parametrize(
+    "name, remat",
+    [
+        ("grad_token_rep", False),
+        pytest.param("grad_token_rep", True, marks=pytest.mark.nightly_elsewhere),
+        ("grad_hybrid", False),
+    ],
+)
 def test_gradients(golden, name, remat, record_property):
     case = golden(name)
     model = load(case, remat=remat)
@@ -210,6 +227,5 @@ def test_gradients(golden, name, remat, record_property):
         else:
             found[row.name] = relative_error(got.reshape(reference.shape), reference)
     record_property("errors", {**found, **zeros})
-    print("grad max", max(found.values()), "zeros max", max(zeros.values()))
     assert len(zeros) == model.config.depth
     assert {name: error for name, error in {**found, **zeros}.items() if not error <= GRADIENTS} == {}

@@ -11,10 +11,8 @@ import safetensors.numpy
 
 import keras_vit
 from keras_vit import cli
-from keras_vit._files import weights_folder
 from keras_vit.checkpoints import DownloadError, download, find_checkpoint, find_recommended, recommended
 from keras_vit.checkpoints.catalogue import _read as catalogue_data
-from keras_vit.checkpoints.catalogue import find_entry
 from keras_vit.checkpoints.files import open_file, read_sidecars
 from keras_vit.checkpoints.hub import HubAddress, fetch_from_hub, parse_hub_address
 from tests.checkpoints.hub_server import Repository
@@ -120,18 +118,6 @@ def test_a_file_or_a_folder_by_name(hub, repository):
         find_checkpoint("hf://me/model/onnx")
     with pytest.raises(DownloadError, match="no absent.safetensors. Its files are: README.md, .*config.json, large/"):
         find_checkpoint("hf://me/model/absent.safetensors")
-
-
-def test_which_file_is_meant(hub, repository):
-    """As in a folder; an address can name one of several, whose names control no terminal."""
-    repository.files = {"a\x1b[2J.safetensors": ONE, "b.pth": ONE, "sub/c.npz": ONE, "optimizer.pt": ONE}
-    message = r"several files of weights \(a\\x1b\[2J.safetensors, b.pth\).* hf://me/model/FILE"
-    with pytest.raises(ValueError, match=message) as error:
-        find_checkpoint("hf://me/model")
-    assert str(error.value).isprintable()
-    repository.files = {"model.keras": b"x", "config.json": b"{}"}
-    with pytest.raises(DownloadError, match="no weights such as .* config.json, model.keras"):
-        find_checkpoint("hf://me/model")
 
 
 def test_a_file_in_parts(hub, capsys):
@@ -319,14 +305,6 @@ def test_a_recommended_repository(hub, monkeypatch, tmp_path):
         np.testing.assert_array_equal(loaded.get_weights()[0], model.get_weights()[0])
 
 
-def test_equal_weights_are_of_published_files():
-    names = json.loads((weights_folder() / "catalogue.json").read_text(encoding="utf-8"))["hub"]
-    assert len(names) >= 30
-    for name, found in names.items():
-        assert find_entry(name).name == name and found
-        assert [str(parse_hub_address(f"hf://{r}")) for r in found] == [f"hf://{r}" for r in found]
-
-
 @pytest.fixture(scope="module")
 def model():
     sizes = dict(image_size=(16, 24), patch_size=8, width=8, depth=1, heads=2, mlp_width=16, classes=3)
@@ -370,28 +348,6 @@ def test_a_second_time(hub, model):
     with pytest.raises(ValueError, match=f"has other weights already, pytorch_model.bin, .* instead of {weights}"):
         keras_vit.push_to_hub(model, "me/pets")
     assert repository.files == before
-
-
-def test_names_of_open_clip(hub, golden):
-    clip = keras_vit.load(golden("fam_hf_clip_full").folder)
-    keras_vit.push_to_hub(clip, "me/clip", layout="clip")
-    files = hub.repositories["me/clip"].files
-    assert sorted(files) == ["README.md", "model.safetensors", "open_clip_config.json"]
-    assert keras_vit.load("hf://me/clip").config.gelu == "quick"
-
-
-def test_what_is_in_the_branch_that_is_written_to_counts(hub, model):
-    hub.repositories["me/pets"] = Repository({"other.npz": b"x"}, revisions=("mine",))
-    with pytest.raises(ValueError, match="has other weights already, other.npz"):
-        keras_vit.push_to_hub(model, "me/pets", revision="mine")
-
-
-def test_a_bit(hub):
-    config = keras_vit.BiTConfig(image_size=32, stages=(1,), width=32, classes=None)
-    keras_vit.push_to_hub(keras_vit.BiT(config), "me/bit")
-    assert sorted(hub.repositories["me/bit"].files) == ["README.md", "model.npz"]
-    assert "It has no head: it returns features." in hub.repositories["me/bit"].files["README.md"].decode()
-    assert keras_vit.load("hf://me/bit").config.stages == (1,)
 
 
 def test_what_is_refused(hub, model):

@@ -128,28 +128,6 @@ def test_the_size_of_the_whole_model_is_known_before_it_is_built(files, kind):
             keras_vit.load(path)
 
 
-@pytest.mark.parametrize("options", [{"grid_size": 2}, {"like": "B/16"}, {"numerics": "official"}, {"max_depth": 2}])
-def test_what_the_file_says_itself_is_not_asked(files, options):
-    with pytest.raises(ValueError, match=next(iter(options))):
-        keras_vit.load(files[1] / "EoMT.npz", **options)
-    with pytest.raises(ValueError, match=r"leave head=\.\.\. out"):
-        keras_vit.load("glyphs", head=files[1] / "LinearSegmenter.npz")
-
-
-@pytest.mark.parametrize("ending", [".npz", ".keras"])
-def test_names_beside_a_model_without_names(files, tmp_path, ending):
-    model = files[0]["LinearSegmenter"]
-    path, names = tmp_path / f"model{ending}", tmp_path / "classes.txt"
-    model.save(path) if ending == ".keras" else keras_vit.to_checkpoint(model, path)
-    names.write_text("sky\nsea\nland\n", encoding="utf-8")
-    assert keras_vit.load(path).config.class_names == ("sky", "sea", "land")
-    assert keras_vit.class_names(path) == ["sky", "sea", "land"]
-    assert keras_vit.load(path, class_names=["x", "y", "z"]).config.class_names == ("x", "y", "z")
-    names.write_text("sky\nsea\n", encoding="utf-8")
-    with pytest.warns(UserWarning, match="classes.txt has 2 names, but the model has 3"):
-        assert keras_vit.load(path).config.class_names is None
-
-
 def test_names_beside_a_head(golden, tmp_path, monkeypatch):
     folder = golden("dense_seg_dinov2_linear").folder
     head = tmp_path / "ade20k_linear_head.pth"

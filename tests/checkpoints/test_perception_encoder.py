@@ -23,7 +23,7 @@ def features(model, images):
 
 
 @pytest.mark.each
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [pytest.param([*CASES][0], marks=pytest.mark.nightly_elsewhere), [*CASES][1]])
 def test_golden(golden, name):
     case = golden(name)
     model = keras_vit.load(case.folder / CASES[name][0])
@@ -96,30 +96,6 @@ def test_kinds(name, tmp_path):
         np.testing.assert_array_equal(open_file(tmp_path / "pe")[array].read(), values)
     official = keras_vit.load(tmp_path / "timm", numerics="official").config
     assert (official.rotary_grid, official.interpolation, official.resize) == (None, "bilinear", "squash")
-
-
-# What is left out or changed, and how far tokens and embeddings are off then, as shares of their deviation at least.
-TRAPS = {
-    "no rotary embedding": ({"rotary_embedding": None}, 0.7, 0.14),
-    "y before x, from 0": ({"rotary_embedding": "eva02"}, 0.7, 0.13),
-    "places of another grid": ({"rotary_grid": (8, 8)}, 0.1, 0.03),
-    "QuickGELU": ({"gelu": "quick"}, 0.02, 0.01),
-    "another epsilon": ({"layer_norm_epsilon": 1e-6}, 1.0, 0.3),
-    "the trunk's heads in the pooling": ({"pooling_heads": None}, 0.0, 0.13),
-    "no class token in the pooling": ({"map_prefix": False}, 0.0, 0.06),
-}
-
-
-@pytest.mark.parametrize("name", TRAPS)
-def test_traps(golden, name):
-    changes, *least = TRAPS[name]
-    case = golden("next_pe_timm_core")
-    ref, model = np.load(case.folder / "ref.npz"), keras_vit.load(case.folder / "model.safetensors")
-    other = type(model)(model.config.replace(**changes))
-    other.set_weights(model.get_weights())
-    got = features(other, ref["images"]), forward(other, ref["images"])
-    for ours, theirs, bound in zip(got, (ref["encoded"], ref["pooled"]), least, strict=True):
-        assert np.abs(ours - theirs).max() / theirs.std() >= bound
 
 
 REFUSED = {

@@ -138,7 +138,6 @@ def test_theirs(name, picture, folder):
 
 
 def main():
-    """Writes the hashes again, of the packages that are installed."""
     packages = ("pillow", "transformers", "timm", "open_clip_torch", "torchvision")
     with tempfile.TemporaryDirectory() as folder:
         files = {picture: file_of(save_pictures(Path(folder)), picture) for picture in PICTURES}

@@ -10,7 +10,6 @@ import keras_vit
 from keras_vit.layers import resize_table, sincos2d
 from keras_vit.models import weights_by_path
 from tests.compute import forward
-from tests.small_models import values_of
 from tests.tolerances import ENCODED, LOGITS, SAME_FUNCTION
 
 # Our name of the method: the reference's name, with and without a class token.
@@ -96,25 +95,6 @@ def test_loading_for_fine_tuning(golden, name):
         np.testing.assert_allclose(got[result], reference[result], rtol=0, atol=tolerance)
 
 
-def assert_same_weights(model, other):
-    got, wanted = values_of(model), values_of(other)
-    assert got.keys() <= wanted.keys()
-    for path in got:
-        np.testing.assert_array_equal(got[path], wanted[path], err_msg=path)
-
-
-@pytest.mark.parametrize("method", ["official", "bicubic", "bilinear"])
-@pytest.mark.once
-def test_with_image_size_is_loading_at_that_size(golden, method):
-    path = golden("mini_token").path
-    model = keras_vit.from_checkpoint(path, interpolation=method)
-    resized = model.with_image_size((48, 40))
-    assert resized.config == model.config.replace(image_size=(48, 40))
-    assert resized.input_shape == (None, 48, 40, 3)
-    assert_same_weights(resized, keras_vit.from_checkpoint(path, image_size=(48, 40), interpolation=method))
-    assert_same_weights(model, keras_vit.from_checkpoint(path))  # the first model is as it was
-
-
 # Square, rectangles, smaller and larger than the file's 4 x 4 patches of 8 pixels; mixed one after the other.
 SIZES = [(48, 48), (16, 24), (32, 32), (32, 56)]
 
@@ -166,45 +146,7 @@ def test_dynamic_trains_at_mixed_sizes():
     assert last < first
 
 
-POOLED = {None: lambda x: x, "token": lambda x: x[:, 0], "avg": lambda x: x[:, 1:].mean(axis=1)}
-
-
-@pytest.mark.parametrize("pooling", POOLED)
 @pytest.mark.once
-def test_without_top(golden, pooling):
-    case = golden("mini_token_rep")
-    model = keras_vit.from_checkpoint(case.path, include_top=False, pooling=pooling)
-    assert not {"head", "pre_logits"} & {layer.name for layer in model.layers}
-    got, wanted = forward(model, case.ref["images"]), POOLED[pooling](case.ref["encoded"])
-    assert model.output_shape[1:] == wanted.shape[1:]
-    np.testing.assert_allclose(got, wanted, rtol=0, atol=ENCODED)
-
-
-@pytest.mark.once
-def test_without_class_token_and_without_pre_logits(golden):
-    case = golden("mini_gap")
-    model = keras_vit.from_checkpoint(case.path, include_top=False, pooling="avg")
-    np.testing.assert_allclose(forward(model, case.ref["images"]), case.ref["pre_logits"], rtol=0, atol=ENCODED)
-    model = keras_vit.from_checkpoint(golden("mini_token_rep").path, pre_logits=False, classes=5)
-    assert model.config.representation_size is None and model.get_layer("head").kernel.shape == (48, 5)
-
-
-@pytest.mark.parametrize(
-    ("name", "options", "message"),
-    [
-        ("mini_token_rep", {"include_top": False, "pre_logits": True}, "pre_logits=True needs include_top=True"),
-        ("mini_token_rep", {"pre_logits": False}, "pre_logits=False.*classes"),
-        ("mini_token", {"pre_logits": True}, "pre_logits=True needs a tanh layer.*ckpt.npz"),
-        ("mini_token", {"include_top": False, "pooling": "map"}, "pooling='map' needs new weights in pooling"),
-        ("mini_gap", {"include_top": False, "pooling": "token"}, "pooling='token' needs class_token=True"),
-    ],
-)
-@pytest.mark.once
-def test_arguments_that_contradict_each_other(golden, name, options, message):
-    with pytest.raises(ValueError, match=message):
-        keras_vit.from_checkpoint(golden(name).path, **options)
-
-
 def test_computed_positions():
     """A patch in row y, column x: [sin(w x), cos(w x), sin(w y), cos(w y)], w from 1 to 1/10,000."""
     table = sincos2d(3, 5, 12)

@@ -9,14 +9,13 @@ import pytest
 import safetensors
 
 from keras_vit.checkpoints import files, open_checkpoint
-from keras_vit.checkpoints.files import Sidecars, open_file, read_sidecars, write_safetensors
+from keras_vit.checkpoints.files import open_file, read_sidecars, write_safetensors
 from keras_vit.checkpoints.stored_array import PIECE
 
 pytestmark = pytest.mark.once
 
 
 def raw(header, data=b"", length=None):
-    """The bytes of a file with any header, true or not."""
     text = header if isinstance(header, bytes) else json.dumps(header).encode()
     return (len(text) if length is None else length).to_bytes(8, "little") + text + data
 
@@ -204,14 +203,6 @@ def test_folders(tmp_path):
     assert list(open_file(str(tmp_path))) == ["decoder.weight"]
     with pytest.raises(ValueError, match=r"model.safetensors must be a checkpoint in one of .* decoder.weight\."):
         open_checkpoint(tmp_path)
-
-
-def test_sidecars(tmp_path):
-    assert read_sidecars(tmp_path / "model.safetensors") == Sidecars()
-    (tmp_path / "config.json").write_text('{"id2label": {"0": "ä"}}', encoding="utf-8")
-    (tmp_path / "preprocessor_config.json").write_text("{}")
-    for source in (tmp_path / "model.safetensors", str(tmp_path)):
-        assert read_sidecars(source) == Sidecars(config={"id2label": {"0": "ä"}}, preprocessor={})
 
 
 @pytest.mark.parametrize(

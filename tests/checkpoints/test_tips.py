@@ -116,25 +116,6 @@ def test_there_and_back(tmp_path, layout, fields, more):
         np.testing.assert_array_equal(array, arrays_of(path)[name])
 
 
-@pytest.mark.parametrize(("layout", "fields", "names"), [("tips", AUTHORS, "TIPS"), ("tips_scenic", SCENIC, "Scenic")])
-def test_a_file_that_lacks_an_array_says_whose_names_it_has(tmp_path, layout, fields, names):
-    keras_vit.to_checkpoint(drawn(**fields), tmp_path / "whole.npz", layout)
-    arrays = arrays_of(tmp_path / "whole.npz")
-    del arrays[next(name for name in arrays if name.endswith("bias"))]
-    write_npz(tmp_path / "x.npz", arrays.items())
-    with pytest.raises(ValueError, match=rf"of the layout '{layout}' \({names} names\). Arrays missing: "):
-        keras_vit.load(tmp_path / "x.npz")
-
-
-def test_scenics_class_tokens_are_one_array(tmp_path):
-    model = drawn(**SCENIC)
-    keras_vit.to_checkpoint(model, tmp_path / "x.npz", "tips_scenic")
-    arrays = arrays_of(tmp_path / "x.npz")
-    tokens = arrays["encoder/ToTokenSequence_0/cls"]
-    assert tokens.shape == (1, 2, 64) and arrays["encoder/ToTokenSequence_0/posembed_input"].shape == (1, 4, 4, 64)
-    np.testing.assert_array_equal(tokens[0, 1], np.asarray(model.get_layer("register_tokens").get_weights()[0])[0, 0])
-
-
 @pytest.mark.parametrize(
     ("layout", "fields", "message"),
     [

@@ -4,7 +4,6 @@ import argparse
 import collections
 import io
 import os
-import pickle
 import struct
 import tracemalloc
 import warnings
@@ -60,7 +59,6 @@ def pickled(value):
 
 
 def archive(value, storages=None, compression=zipfile.ZIP_STORED, root="archive", **members):
-    """A file in the zip form with a pickle of this value, which is appended to the protocol and ended."""
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", compression) as zipped:
         zipped.writestr(f"{root}/data.pkl", pickled(value))
@@ -284,13 +282,6 @@ def test_a_pickle_without_end_of_instructions(file, monkeypatch):
     monkeypatch.setattr(torch_file, "MOST_STEPS", 2**12)
     with pytest.raises(ValueError, match="it has more than 4,096 instructions"):
         open_file(file(archive(b"]" * 2**12)))
-
-
-def test_the_same_commands_would_run_in_python(tmp_path, monkeypatch):
-    """The files above are what they seem: Python's own pickle runs them."""
-    monkeypatch.chdir(tmp_path)
-    pickle.loads(pickled(CALL % (b"os", b"system")))
-    assert os.listdir(tmp_path) == [MARKER]
 
 
 def test_every_end_is_too_early(file):

@@ -124,7 +124,6 @@ def test_a_tensor_at_the_top_of_a_training_state(case, tmp_path):
 
 
 def averages_in(folder, form, key):
-    """A file with raw weights of 2 and averages of 1."""
     raw, averages = ({name: torch.full(shape, x) for name, shape in timm(head=3).items()} for x in (2.0, 1.0))
     if form == "pt":
         torch.save({"model": raw, key: averages, "epoch": 3}, folder / f"{key}.pt")

@@ -16,14 +16,12 @@ NAMES = ("dog", "cat")
 
 
 def scene(height=60, width=90, box=(20, 15, 50, 40)):
-    """A dark picture with a bright rectangle, and its target."""
     picture = np.full((height, width, 3), 20, "uint8")
     picture[box[1] : box[3], box[0] : box[2]] = 250
     return picture, {"boxes": np.array([box], "float64"), "labels": [1], "crowd": [False]}
 
 
 def extent(image):
-    """Left, top, right and bottom of what is bright."""
     rows, columns = np.nonzero(image[..., 0] > 140)
     return np.array([columns.min(), rows.min(), columns.max() + 1, rows.max() + 1])
 
@@ -136,20 +134,20 @@ def test_sources_that_are_refused(tmp_path):
         data.open_boxes(tmp_path / "one")
     with pytest.raises(ValueError, match="categories, but there are 3 class names"):
         data.open_boxes(tmp_path / "one", annotations=tmp_path / "one/other.json", class_names=["a", "b", "c"])
-    with pytest.raises(ValueError, match="annotations=.* needs a folder of pictures"):
-        data.open_boxes(([], []), annotations="x.json")
-    with pytest.raises(ValueError, match="file=.*columns of a table, but data is not a table"):
-        data.open_boxes(tmp_path / "one", label="class")
-    with pytest.raises(TypeError, match="data must be a folder, a table"):
-        data.open_boxes(3)
-    with pytest.raises(ValueError, match="Pass classes= or class_names="):
-        data.open_boxes(iter([]))
-    with pytest.raises(ValueError, match="Each picture needs a target"):
-        data.open_boxes(([scene()[0]], []))
-    with pytest.raises(TypeError, match="each target must be a dict .*, but that of picture 1 is 3"):
-        data.open_boxes(([scene()[0]] * 2, [scene()[1], 3]), classes=4)
-    with pytest.raises(ValueError, match="classes=3 was given, but the boxes have 2 classes"):
-        data.open_boxes(tmp_path / "one", annotations=tmp_path / "one/other.json", classes=3)
+    for source, options, error, words in (
+        (([], []), {"annotations": "x.json"}, ValueError, "annotations=.* needs a folder of pictures"),
+        (tmp_path / "one", {"label": "class"}, ValueError, "file=.*columns of a table, but data is not a table"),
+        (3, {}, TypeError, "data must be a folder, a table"),
+        (iter([]), {}, ValueError, "Pass classes= or class_names="),
+        (
+            ([scene()[0]] * 2, [scene()[1], 3]),
+            {"classes": 4},
+            TypeError,
+            "each target must be a dict .*, but .* 1 is 3",
+        ),
+    ):
+        with pytest.raises(error, match=words):
+            data.open_boxes(source, **options)
     boxes = data.open_boxes(tmp_path / "one", annotations=tmp_path / "one/other.json")
     plain = data.open_boxes(([scene()[0]], [scene()[1] | {"labels": [0]}]))
     assert data.open_boxes(plain, class_names=["a"]).class_names == ("a",)

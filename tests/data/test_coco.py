@@ -49,14 +49,10 @@ def test_run_lengths_are_those_of_pycocotools(tmp_path, counts, is_text):
     "runs",
     [
         RUNS | {"counts": [0, 10]},  # ends early
-        RUNS | {"counts": [0, 10, 471]},
         RUNS | {"counts": [0, -10, 490]},
-        RUNS | {"counts": [0.5, 479.5]},
         RUNS | {"counts": "abc"},
-        RUNS | {"counts": None},
         {"counts": [3_600_000_000], "size": [60000, 60000]},
         {"counts": [4 * 480], "size": [40, 48]},
-        {"counts": [480]},
         "compressed",  # and ends early
         [[1, 2]],
         [[1, 1, 5, 5, 9]],
@@ -125,7 +121,3 @@ def test_what_is_left_out_is_said(tmp_path):
     source.write_text(json.dumps(about))
     with pytest.warns(UserWarning, match="1 pictures in .* have only crowds, and are left out"):
         assert len(data.open_segments(tmp_path, annotations=source).names) == 1
-
-
-def test_a_folder_of_the_file_s_name_does_not_make_it_panoptic(tmp_path):
-    assert opened(tmp_path, names=["train/a.png"], listed=["a.png"]).task == "instance"

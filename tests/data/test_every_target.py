@@ -159,11 +159,10 @@ def test_a_share_is_held_out(root, target):
     assert len(tests) == 2 and len({*tests, *rest}) == COUNT and stream.batch_size == 3
 
 
-@pytest.mark.parametrize("training", [True, False])
-def test_worker_processes_make_the_batches_of_threads(root, target, training):
+def test_worker_processes_make_the_batches_of_threads(root, target):
     batches = []
     for processes in (True, False):
-        with opened(source_of(root, target), target, training, processes=processes, workers=2) as stream:
+        with opened(source_of(root, target), target, processes=processes, workers=2) as stream:
             batches.append([stream.batch(step) for step in (0, 1)])
     assert_same(*batches)
 
@@ -221,17 +220,6 @@ def test_pipelines_of_masks_become_segments():
     wrong = data.open_segments([(pictures[0], {"masks": masks == 0, "labels": [5]})], classes=2)
     with pytest.raises(ValueError, match=r"labels 0 to 1, but example 0 has \[5\]"):
         opened(wrong, "segments", batch_size=1)
-
-
-@pytest.mark.parametrize("kind", [kind for kind in AUGMENTATIONS if kind != "class"])
-def test_an_augmentation_of_another_target_is_refused(root, target, kind):
-    if kind == target:
-        return
-    with pytest.raises(TypeError, match=f"for data of the target {target!r}, but {type(AUGMENTATIONS[kind]).__name__}"):
-        data.open_data(
-            source_of(root, target), image_size=16, batch_size=2, augmentation=AUGMENTATIONS[kind],
-            target=target if target in ("class", "none") else "class",
-        )  # fmt: skip
 
 
 def test_arrays_that_are_scaled_already_are_refused(target):

@@ -55,16 +55,6 @@ def names_of(bad):
     return sorted(os.path.basename(b.path) for b in bad)
 
 
-def test_attributes_of_a_stream(root):
-    with train(root) as stream:
-        assert stream.class_names == NAMES and stream.classes == 3
-        assert (stream.examples, stream.batch_size, stream.steps_per_epoch) == (13, 4, 3)
-        assert stream.bad == [] and stream.converted == []
-        images, labels = stream.batch(0)
-    assert images.shape == (4, *SIZE, 3) and images.dtype == labels.dtype == np.float32
-    assert 0 <= images.min() and 1 < images.max() <= 255
-
-
 def test_every_epoch_sees_every_image_once_in_another_order(root):
     with train(root, PLAIN) as stream, in_order(root / "train", batch_size=13) as all_:
         known, known_labels = all_.batch(0)
@@ -241,19 +231,6 @@ def test_bad_files_are_found_at_the_start(root, name):
         with train(root, check="none", batch_size=14) as stream:
             with pytest.raises(ValueError, match=rf'{name}.*on_bad_image="skip"'):
                 stream.batch(0)
-
-
-def test_many_bad_files_are_counted(root):
-    for i in range(3):
-        (root / "train" / "ant" / f"bad{i}.png").write_bytes(b"")
-    with pytest.raises(ValueError, match="There are 3 such files, in 'ant'"):
-        train(root)
-    with pytest.warns(UserWarning, match="3 bad images are left out"):
-        train(root, on_bad_image="skip").close()
-    for path in (root / "train" / "bee").iterdir():
-        path.write_bytes(b"")
-    with pytest.raises(ValueError, match="None of the 4 pictures in .*bee"):
-        train(root, on_bad_image="skip")
 
 
 def test_the_next_image_takes_the_place_of_one_that_is_cut_short(root):

@@ -7,7 +7,6 @@ import pytest
 
 from keras_vit.data import MaskAugmentation, open_data, open_masks
 from keras_vit.data.augmentation import MaskTransform, draws, recoloured
-from keras_vit.data.masks import read_mask
 from tests.pictures import save
 
 Image = pytest.importorskip("PIL.Image")
@@ -61,16 +60,6 @@ def test_folders(tmp_path, layout):
             np.testing.assert_array_equal(given[i][1], masks[i])
 
 
-def test_a_broken_link_is_skipped(tmp_path):
-    write(tmp_path, *pictures())
-    for kind, name in (("images", "0"), ("masks", "1")):
-        (tmp_path / kind / f"{name}.png").unlink()
-        (tmp_path / kind / f"{name}.png").symlink_to("gone.png")
-    with pytest.warns(UserWarning, match="left out"), stream(tmp_path, "test", on_bad_image="skip") as opened:
-        assert sum(len(images) for images, _ in opened) == 2
-        assert len(opened.bad) == 2
-
-
 def test_names_of_classes_and_labels_that_do_not_count(tmp_path):
     images, masks = pictures()
     write(tmp_path, images, masks)
@@ -122,31 +111,6 @@ def test_colours_turn_as_in_hsv():
     np.testing.assert_array_equal(recoloured(grey, 1.5, 0.4), grey)
 
 
-def test_half_of_the_pictures_change_their_colours():
-    image, mask = np.full((8, 8, 3), [40, 90, 160], "uint8"), np.zeros((8, 8), "uint8")
-    transform = MaskTransform((8, 8), MaskAugmentation((1, 1), 1, False, 32, 0, 0, 0), 0, 3, 255)
-    means = np.array([transform(image, mask, draws(0, 0, i))[0].mean((0, 1)) - [40, 90, 160] for i in range(200)])
-    assert 70 < np.count_nonzero(means[:, 0]) < 130 and np.abs(means).max() < 32 and np.ptp(means, 1).max() < 1e-3
-
-
-@pytest.mark.parametrize("library", ["torch", "tensorflow"])
-def test_pipelines_are_used_as_they_are(library):
-    images = np.random.default_rng(0).integers(2, 255, (4, 16, 16, 3)).astype("uint8")
-    masks = (images[..., 0] % 3).astype("uint8")
-    if library == "torch":
-        data = pytest.importorskip("torch.utils.data")
-        pipeline = data.DataLoader(list(zip(images, masks, strict=True)), batch_size=2)
-    else:
-        data = pytest.importorskip("tensorflow").data
-        pipeline = data.Dataset.from_tensor_slices({"image": images, "mask": masks}).batch(2)
-    with stream(pipeline, augmentation=MaskAugmentation()) as opened:
-        for step in (1, 3):
-            np.testing.assert_array_equal(opened.batch(step)[0], images[2:])
-            np.testing.assert_array_equal(opened.batch(step)[1], masks[2:])
-    with stream(pipeline, "test", image_size=8) as opened:
-        assert [len(labels) for _, labels in opened] == [2, 2]
-
-
 def test_pictures_of_a_pipeline_keep_their_sizes_and_bad_masks_can_be_left_out():
     images, masks = pictures()
     masks[1] = masks[1][:-1]
@@ -174,19 +138,6 @@ def test_what_is_wrong_with_a_mask_is_said(tmp_path, fault):
         list(opened)
 
 
-def test_two_files_of_one_name_are_refused(tmp_path):
-    write(tmp_path, *pictures())
-    Image.fromarray(np.zeros((24, 24), "uint8")).save(tmp_path / "masks/1.tif")
-    with pytest.raises(ValueError, match=r"1.png and 1.tif differ in their suffix only"):
-        stream(tmp_path, "test")
-    (tmp_path / "masks/1.tif").unlink()
-    (tmp_path / "classes.txt").write_text("floor\nwall\ncat\n\n")  # an editor's empty line
-    assert open_masks(tmp_path).class_names == ("floor", "wall", "cat")
-    (tmp_path / "classes.txt").write_text("")
-    with pytest.raises(ValueError, match="classes.txt is empty"):
-        open_masks(tmp_path)
-
-
 def test_masks_that_are_jpegs_are_refused(tmp_path):
     """Their numbers are not those that were saved: classes that nobody drew."""
     write(tmp_path, *pictures())
@@ -195,13 +146,6 @@ def test_masks_that_are_jpegs_are_refused(tmp_path):
     mask.unlink()
     with pytest.raises(ValueError, match=r"1.jpg is a JPEG, whose compression changes class numbers.*as a PNG"):
         open_masks(tmp_path)
-
-
-def test_a_mask_larger_than_pillow_allows_is_named(tmp_path, monkeypatch):
-    save(tmp_path / "large.png", np.zeros((8, 8), "uint8"))
-    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 8)
-    with pytest.raises(ValueError, match="large.png cannot be read as a mask: Image size"):
-        read_mask(tmp_path / "large.png")
 
 
 def test_a_class_that_never_occurs_is_named():
@@ -227,21 +171,6 @@ def test_classes_are_looked_for_in_masks_that_can_be_read(tmp_path):
     with pytest.raises(ValueError, match="No training mask has the class 2"):
         masks.check_classes_occur("skip")
     open_masks(tmp_path, classes=2).check_classes_occur("skip")
-
-
-def test_classes_are_matched_by_name():
-    images, masks = pictures()
-    data = open_masks((images, masks), class_names=["a", "b", "c"])
-    assert data.in_order(None) is data and data.in_order(("a", "b", "c")) is data
-    other = data.in_order(("c", "x", "a", "b"))
-    assert (other.classes, other.class_names) == (4, ("c", "x", "a", "b"))
-    assert other.in_order(("b", "x", "a", "c")).numbers == data.in_order(("b", "x", "a", "c")).numbers == (2, 0, 3)
-    with open_data(other, split="test", image_size=16, batch_size=4) as opened:
-        labels = opened.batch(0)[1]
-    expected = [np.array([2, 3, 0, *[255] * 253], "int32")[mask] for mask in masks]
-    assert all(np.array_equal(one, two) for one, two in zip(labels, expected, strict=True))
-    with pytest.raises(ValueError, match="classes that the model does not have: 'b'"):
-        data.in_order(("a", "c"))
 
 
 def test_names_of_open_data_give_the_order_of_masks():

@@ -392,11 +392,3 @@ def test_an_option_is_used_or_refused(kind, option, tmp_path):
         assert words.get(option, option) in str(error)
         return
     assert (found.classes, found.class_names) != (plain.classes, plain.class_names), f"{option} is dropped in silence"
-
-
-def test_segments_that_are_open_have_their_tests(tmp_path):
-    for split, shade in (("train", 1), ("test", 0)):
-        for kind in ("images", "masks"):
-            save(tmp_path / split / kind / "a.png", np.full((8, 8), shade, "uint8"))
-    opened = data.open_segments(tmp_path)
-    assert len(opened.tests.names) == 1 and opened.tests.read(0)[0].max() == 0 and data.has_test_split(opened)
