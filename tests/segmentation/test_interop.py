@@ -140,62 +140,6 @@ def test_pictures_of_many_sizes(whole, backend, tmp_path, monkeypatch, record_pr
     assert found <= ROUNDING
 
 
-class Network(torch.nn.Module):
-    """The parts of the authors' network under their names; its backbone is timm's."""
-
-    def __init__(self, backbone):
-        from timm.layers import LayerNorm2d
-
-        super().__init__()
-        width, nn = backbone.embed_dim, torch.nn
-        self.encoder = nn.Module()
-        self.encoder.backbone = backbone
-        for name, value in (("pixel_mean", 0.5), ("pixel_std", 0.2)):
-            self.encoder.register_buffer(name, torch.full((1, 3, 1, 1), value))
-        self.q, self.class_head = nn.Embedding(7, width), nn.Linear(width, 5)
-        layers = [nn.Linear(width, width) for _ in range(3)]
-        self.mask_head = nn.Sequential(layers[0], nn.GELU(), layers[1], nn.GELU(), layers[2])
-        block = nn.Module()
-        block.conv1 = nn.ConvTranspose2d(width, width, 2, 2)
-        block.conv2 = nn.Conv2d(width, width, 3, padding=1, groups=width, bias=False)
-        block.norm = LayerNorm2d(width)
-        self.upscale = nn.ModuleList([block])
-        self.register_buffer("attn_mask_probs", torch.zeros(2))
-
-    def forward(self, images):
-        vit = self.encoder.backbone
-        x = vit._pos_embed(vit.patch_embed(images))
-        for i, block in enumerate(vit.blocks):
-            if i == len(vit.blocks) - len(self.attn_mask_probs):
-                x = torch.cat([self.q.weight[None].expand(len(x), -1, -1), x], 1)
-            x = block(x)
-        x = vit.norm(x)
-        queries, places = x[:, :7], x[:, 7 + vit.num_prefix_tokens :]
-        side, block = int(places.shape[1] ** 0.5), self.upscale[0]
-        places = places.transpose(1, 2).unflatten(2, (side, side))
-        places = block.norm(block.conv2(torch.nn.functional.gelu(block.conv1(places))))
-        return torch.einsum("bqc, bchw -> bqhw", self.mask_head(queries), places), self.class_head(queries)
-
-
-@pytest.mark.parametrize(
-    "variant, file", [("small_patch14_reg4", "pytorch_model.bin"), ("giant_patch14_reg4", "last.ckpt")]
-)
-def test_files_of_the_authors_on_dinov2(variant, file, tmp_path):
-    timm = pytest.importorskip("timm")
-    sizes = {"img_size": SIDE, "embed_dim": 128, "depth": 3, "num_heads": 2, "num_classes": 0}
-    whole = torch.nn.Module()
-    whole.network = shaken(Network(timm.create_model(f"vit_{variant}_dinov2", **sizes)))
-    state = {**whole.state_dict(), "criterion.empty_weight": torch.ones(5)}
-    is_run = file.endswith(".ckpt")
-    torch.save(
-        {"state_dict": state, "epoch": 3, "hyper_parameters": {"lr": 1e-4}} if is_run else state, tmp_path / file
-    )
-    ours = keras_vit.load(tmp_path / file)
-    with torch.no_grad():
-        same_logits(ours, whole.network(torch.from_numpy(IMAGES).permute(0, 3, 1, 2)))
-    assert ours.config.pictures == "eomt_authors" and ours.config.backbone.heads == 2
-
-
 def test_files_of_the_authors_on_dinov3(tmp_path):
     theirs = of_transformers("EomtDinov3", layer_norm_eps=1e-5)
     renames = {

@@ -96,25 +96,6 @@ def test_queries_with_empty_masks_see_no_patch(model, images):
     assert np.abs(found - arrays(copy.predictions(images, 0.0)[-1])["classes"]).max() > 0.01 * np.ptp(wanted)
 
 
-def test_what_one_query_does_not_see_does_not_change_it(model, images):
-    """By the attention weights of one layer, with softmax over what is allowed alone."""
-    attention = model.get_layer("block_2").attention
-    if attention.rotary_embedding is not None:
-        pytest.skip("the rotation is that of other tests")
-    rng = np.random.default_rng(0)
-    tokens = rng.normal(size=(1, 7, 64)).astype("float32")
-    allowed = rng.random((1, 7, 7)) < 0.5
-    allowed[:, :, 0] = True
-    outputs = ops.convert_to_numpy(attention(tokens, allowed=ops.convert_to_tensor(allowed)))
-    parts = attention.query, attention.key, attention.value, attention.out
-    kernels, biases = ([ops.convert_to_numpy(getattr(p, kind)) for p in parts] for kind in ("kernel", "bias"))
-    query, key, value = (tokens[0].astype("float64") @ k + b for k, b in zip(kernels[:3], biases[:3], strict=True))
-    scores = np.where(allowed[0], query @ key.T / np.sqrt(64 / attention.heads), -np.inf)
-    weights = np.exp(scores - scores.max(-1, keepdims=True))
-    wanted = weights / weights.sum(-1, keepdims=True) @ value @ kernels[3] + biases[3]
-    np.testing.assert_allclose(outputs[0], wanted, atol=1e-5)
-
-
 def test_chance_frees_whole_queries(model, images):
     """A query whose number is above the probability sees all patches in that block; 0 frees all and 1 none."""
     blocks, queries = HEAD["query_blocks"], HEAD["queries"]

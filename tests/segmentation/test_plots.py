@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from keras_vit import segmentation
-from keras_vit.segmentation.segmenting import Segment, Segmentation, _middle, safe_colours
+from keras_vit.segmentation.segmenting import Segment, Segmentation, safe_colours
 
 pytestmark = pytest.mark.once
 pytest.importorskip("matplotlib")
@@ -55,15 +55,6 @@ def test_segments_whose_pixels_are_gone(gone):
 def test_names_that_matplotlib_would_read_as_formulas_are_text():
     figure = segmentation.plot(result([[0]], ["$x_1$\n"]), np.zeros((1, 1, 3), "uint8"))
     figure.canvas.draw()
-
-
-def test_the_place_of_a_name_lies_inside():
-    rows, columns = np.mgrid[:200, :300]
-    ring = (np.hypot(rows - 100, columns - 150) < 90) & (np.hypot(rows - 100, columns - 150) > 50)
-    assert ring[_middle(ring)]
-    speck = np.zeros((400, 400), bool)
-    speck[7, 3] = True
-    assert _middle(speck) == (7, 3)
 
 
 IDS, PICTURE = [[0, 1]], np.zeros((1, 2, 3), "uint8")

@@ -10,7 +10,7 @@ import pytest
 
 import keras_vit
 from keras_vit.checkpoints.files import open_file, write_safetensors
-from keras_vit.text import ImageText, imagenet_names, tokenizers
+from keras_vit.text import ImageText
 from tests.checkpoints.npz_files import read
 from tests.text.test_image_text import source
 
@@ -70,7 +70,6 @@ def with_text(file, text):
 FILES = {
     # Half of a model.
     "no image tower": (CLIP, without("vision_model", "visual_proj"), "a text tower, but no image tower"),
-    "no image tower, open_clip": (OPEN_CLIP, without("visual"), "a text tower, but no image tower"),
     "no text tower": (CLIP, without("text_model", "text_proj"), "no text tower of a CLIP"),
     "no temperature": (CLIP, without("logit_scale"), "lacks the array 'logit_scale'"),
     "no bias": (SIGLIP, without("logit_bias"), "lacks the array 'logit_bias'"),
@@ -80,19 +79,14 @@ FILES = {
     # Numbers that are none.
     "temperature of two": (CLIP, with_arrays({"logit_scale": zeros(2)}), "must be one number from"),
     "temperature nan": (CLIP, with_arrays({"logit_scale": zeros() + np.nan}), "must be one number from"),
-    "temperature large": (CLIP, with_arrays({"logit_scale": zeros() + 1000}), "must be one number from"),
     "bias infinite": (SIGLIP, with_arrays({"logit_bias": zeros(1) - np.inf}), "must be one number from"),
     # Towers that are not computed.
     "coca": (OPEN_CLIP, with_arrays({"text_decoder.x": zeros(2)}), "CoCa, whose text tower also writes captions"),
-    "coca, by its config": (OPEN_CLIP, of_model(multimodal_cfg={"width": 8}), "multimodal_cfg"),
     "bert": (OPEN_CLIP, of_open_clip(hf_model_name="bert-base-uncased"), "hf_model_name=bert-base-uncased"),
     "xlm-r": (OPEN_CLIP, with_arrays({"text.transformer.encoder.x": zeros(2)}), "a text tower of transformers"),
     "chinese clip": (CLIP, with_arrays({"text_model.embeddings.word_embeddings.x": zeros(2)}, ["text_model"]), "BERT"),
-    "altclip": (CLIP, with_arrays({"text_model.roberta.x": zeros(2)}), "a BERT or XLM-R as its text tower"),
-    "chinese clip, by its config": (CLIP, of_hf(model_type="chinese_clip"), "model_type .* but is chinese_clip"),
     "metaclip 2": (CLIP, of_hf(model_type="metaclip_2"), "model_type .* but is metaclip_2"),
     "naflex": (SIGLIP, with_arrays({"vision_model.embeddings.patch_embedding.weight": zeros(48, 192)}), "2 NaFlex"),
-    "naflex, by its config": (SIGLIP, of_hf(model_type="siglip2"), "for the arrays of SigLIP, but is siglip2"),
     "naflex of timm": (OPEN_CLIP, with_arrays({"visual.trunk.embeds.x": zeros(2)}, ("visual",)), "NaFlex"),
     "eva": (OPEN_CLIP, with_arrays({"visual.blocks.0.attn.q_bias": zeros(8)}, ("visual",)), "EVA-CLIP in BAAI's"),
     "resnet": (OPEN_CLIP, with_arrays({"visual.layer1.0.conv1.weight": zeros(2)}, ("visual",)), "a ResNet as its im"),
@@ -114,25 +108,16 @@ FILES = {
     "width": (OPEN_CLIP, of_open_clip(width=24), "text_cfg .* width=24, but the arrays have 12"),
     "vocabulary": (OPEN_CLIP, of_open_clip(vocab_size=9), "text_cfg .* vocab_size=9, but the arrays have 49408"),
     "patches": (OPEN_CLIP, of_its_images(patch_size=32), "vision_cfg .* patch_size=32, but the arrays have 8"),
-    "long patches": (OPEN_CLIP, of_its_images(patch_size=[8, 16]), r"patch_size=.*16.*, but the arrays have .8, 8"),
-    "layers of stages": (OPEN_CLIP, of_its_images(layers=[2, 2]), "vision_cfg .* layers=.*, but the arrays have 2"),
     "projection": (OPEN_CLIP, of_model(embed_dim=512), "model_cfg .* embed_dim=512, but the arrays have"),
     "ratio": (OPEN_CLIP, of_open_clip(mlp_ratio=2), "text_cfg .* mlp_ratio=2, but the arrays have 48 / 12"),
-    "infinite ratio": (OPEN_CLIP, of_open_clip(mlp_ratio=1e308), r"mlp_ratio=1e\+308, but the arrays have 48 / 12"),
     "ratio in words": (OPEN_CLIP, of_open_clip(mlp_ratio="wide"), "mlp_ratio .* above 0, but is wide"),
-    "layers in a list": (OPEN_CLIP, of_open_clip(layers=[2]), r"layers=\[2\], but the arrays have 2"),
-    "image layers": (OPEN_CLIP, of_its_images(layers=12), "vision_cfg .* layers=12, but the arrays have 2"),
-    "image width": (OPEN_CLIP, of_its_images(width=64), "vision_cfg .* width=64, but the arrays have 48"),
-    "image ratio": (OPEN_CLIP, of_its_images(mlp_ratio=2.5), "vision_cfg .* mlp_ratio=2.5, .* have 96 / 48"),
     # open_clip's own number of heads, which do not divide this width.
     "no heads": (OPEN_CLIP, of_model(text_cfg={"layers": 2}), "heads.* 8"),
     "cleaning": (OPEN_CLIP, of_open_clip(tokenizer_kwargs={"clean": "harshly"}), "clean in .* 'harshly'"),
-    "cleaning in a list": (OPEN_CLIP, of_open_clip(tokenizer_kwargs={"clean": ["lower"]}), "clean in .*lower"),
     "tokenizer's options": (OPEN_CLIP, of_open_clip(tokenizer_kwargs={"language": "de"}), "language=de"),
     "no config": (OPEN_CLIP, lambda folder: (folder / "open_clip_config.json").unlink(), "GELU of this CLIP"),
     # Tokenizers.
     "tokenizer is not JSON": (CLIP, with_text("tokenizer.json", "{"), "tokenizer .* cannot be read"),
-    "tokenizer is a list": (CLIP, with_text("tokenizer.json", "[]"), "tokenizer .* cannot be read"),
     "end token": (CLIP, with_json("tokenizer_config.json", (), eos_token="none"), "lacks the token 'none'"),
 }
 
@@ -223,9 +208,7 @@ def test_libraries_that_are_not_installed(golden, monkeypatch, package, case):
     "texts, error, words",
     [
         (None, TypeError, "a string or a list of strings, but None"),
-        (b"cat", TypeError, "a string or a list of strings, but b'cat'"),
         ([1], TypeError, "texts must be strings, but int was given: 1"),
-        (["cat", None], TypeError, "texts must be strings, but NoneType"),
         (["half \ud800"], ValueError, "unpaired surrogate"),
         ([], ValueError, "texts must have at least one text"),
     ],
@@ -246,19 +229,14 @@ def test_texts_that_are_empty_or_long(golden):
     "names, options, error, words",
     [
         ("cat", {}, TypeError, "list of strings"),
-        (None, {}, TypeError, "list of strings"),
         (["cat", 3], {}, TypeError, "list of strings"),
-        ([], {}, ValueError, "at least two names"),
         (["cat"], {}, ValueError, "at least two names"),
         (["cat", "cat"], {}, ValueError, "more than once"),
         (["cat", ""], {}, ValueError, "single lines"),
-        (["cat", "dog\n"], {}, ValueError, "single lines"),
         (["Cat", "cat, tabby"], {"averaging": "big_vision"}, ValueError, "'Cat', 'cat, tabby' become 'cat'"),
-        (["cat", "!!"], {"averaging": "big_vision"}, ValueError, "'!!' become ''"),
         (["cat", "dog"], {"templates": "a photo"}, ValueError, "one {} for the class name"),
         (["cat", "dog"], {"templates": "openai_81"}, ValueError, "the name of a published list"),
         (["cat", "dog"], {"templates": ["a {}", "{} {}"]}, ValueError, "one {} for the class name"),
-        (["cat", "dog"], {"templates": None}, TypeError, "a string or a list of strings"),
         (["cat", "dog"], {"templates": []}, ValueError, "not be empty"),
         (["cat", "dog"], {"averaging": "mean"}, ValueError, "averaging must be one of"),
         (["cat", "dog"], {"batch_size": 0}, ValueError, "batch_size"),
@@ -269,21 +247,9 @@ def test_classes(both, names, options, error, words):
         both.zero_shot_classifier(names, **options)
 
 
-def test_two_classes_of_imagenet_have_the_name_of_another(both):
-    """OpenAI calls two classes missile and two sunglasses: its own list is taken as it is."""
-    model = both.zero_shot_classifier(imagenet_names(), "{}", progress=False, batch_size=500)
-    assert model.config.class_names == imagenet_names() and len({*imagenet_names()}) == 998
-
-
 def test_towers_that_do_not_belong_together(both):
     wrong = [("averaging", "mean"), ("bias", np.nan)]
     wrong += [(name, value) for name in ("scale", "temperature") for value in (0, np.inf, np.nan, 1e-40)]
     for name, value in wrong:
         with pytest.raises(ValueError, match=f"{name} must be"):
             ImageText(both.image_encoder, both.text_encoder, **{name: value})
-
-
-def test_a_tokenizer_that_cannot_be_opened(both, tmp_path):
-    for tokenizer_of in (tokenizers.from_json, tokenizers.from_sentencepiece):
-        with pytest.raises(FileNotFoundError):
-            tokenizer_of(tmp_path / "none", both.text_encoder.config, "hf_clip")

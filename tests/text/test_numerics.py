@@ -98,16 +98,6 @@ def test_capitals_of_siglip_2(golden):
     assert not (both.tokenizer("a <eos> b")[0, :5] == 1).any()
 
 
-@pytest.mark.parametrize("name", ["txt_bv_siglip", "txt_lit_s", "txt_openclip"])
-def test_files_of_the_original_code_are_official_already(golden, name):
-    both, same = (keras_vit.load_image_text(source(golden(name)), numerics=n) for n in (None, "official"))
-    assert both.text_encoder.config == same.text_encoder.config
-    assert both.image_encoder.config == same.image_encoder.config
-    texts = golden(name).meta["texts"]
-    np.testing.assert_array_equal(both.tokenizer(texts), same.tokenizer(texts))
-    assert both.averaging == same.averaging
-
-
 def test_json_beside_files_of_big_vision(golden, tmp_path):
     """Its rules are those of the weights, whoever made the file of the vocabulary."""
     towers, words = golden("txt_bv_siglip"), golden("txt_hf_siglip2")

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.checkpoints.files import open_file, write_npz
 from keras_vit.text import ImageText, save_image_text
 from tests.checkpoints.test_tips import AUTHORS, CASE, SCENIC, arrays_of, drawn, near
 from tests.layers import in_numpy
@@ -162,22 +161,6 @@ def text_by_hand(weights, ids, epsilon):
     return np.stack(rows)
 
 
-def test_halves_of_a_model(golden, tmp_path):
-    save_image_text(pair("tips"), tmp_path, "tips")
-    text = arrays_of(tmp_path / "tips_text.npz")
-    del text["temperature"]
-    write_npz(tmp_path / "tips_text.npz", text.items(), overwrite=True)
-    with pytest.raises(ValueError, match="lacks the array 'temperature'"):
-        keras_vit.load_image_text(tmp_path)
-    (tmp_path / "tips_text.npz").unlink()
-    with pytest.raises(ValueError, match="no text tower of a CLIP"):
-        keras_vit.load_image_text(tmp_path)
-    save_image_text(pair("tips"), tmp_path / "text", "tips")
-    (tmp_path / "text" / "tips_vision.npz").unlink()
-    with pytest.raises(ValueError, match="a text tower, but no image tower"):
-        keras_vit.load_image_text(tmp_path / "text")
-
-
 @pytest.mark.parametrize(
     ("metadata", "message"),
     [
@@ -206,13 +189,3 @@ def test_texts_that_are_not_computed(config, tmp_path, metadata, message):
 def test_towers_that_a_layout_has_no_place_for(tmp_path, layout, texts, message):
     with pytest.raises(ValueError, match=message):
         save_image_text(pair(layout, **texts), tmp_path, layout)
-
-
-def test_a_keras_file_keeps_the_temperature_and_what_trains(tmp_path):
-    both = pair("tips")
-    both.trainable = False
-    both.save(tmp_path / "both.keras")
-    again = keras.saving.load_model(tmp_path / "both.keras")
-    assert not again.trainable_variables
-    save_image_text(again, tmp_path, "tips")
-    assert open_file(tmp_path / "tips_text.npz")["temperature"].read() == np.float32(TEMPERATURE)

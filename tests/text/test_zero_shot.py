@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit import inspection, training
+from keras_vit import training
 from keras_vit.export import FORMATS, export
 from tests.export.tiny import skip_without
 from tests.text.test_image_text import COSINE, source
@@ -62,24 +62,3 @@ def test_fine_tuning_begins_with_the_words(classifier_of):
     assert done.log[0]["accuracy"] == pytest.approx(8 / 12)
     assert done.log[0]["loss"] == pytest.approx(losses.mean(), rel=1e-4)
     assert done.model.config == words.config
-
-
-@pytest.mark.parametrize("name", ["txt_hf_clip", pytest.param("txt_bv_siglip", marks=pytest.mark.once)])
-@pytest.mark.nightly_elsewhere
-def test_where_a_word_is_seen(classifier_of, name):
-    """Saliency is the gradient of a word's logit through the division by the embedding's length."""
-    both, model, images = classifier_of(name)
-    words = list(model.config.class_names).index("Windsor tie")
-    found = inspection.saliency(model, images, words)
-    image, y, x = np.unravel_index(found.argmax(), found.shape)
-    slopes = []
-    for channel in range(3):
-        step = np.zeros_like(images)
-        step[image, y, x, channel] = 1e-2
-        more, less = (inspection.class_scores(model, images + sign * step)[image, words] for sign in (1, -1))
-        slopes.append((more - less) / 2e-2)
-    # Logits are rounded to COSINE of the scale in differences of 2e-2; third derivatives add a hundredth.
-    assert found[image, y, x] == pytest.approx(np.abs(slopes).max(), rel=1e-2, abs=COSINE * both.scale / 2e-2)
-    for function in (inspection.class_evidence, inspection.gradient_attention):
-        evidence = function(model, images, words)
-        assert np.isfinite(evidence).all() and evidence.std() > 0

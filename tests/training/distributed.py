@@ -140,7 +140,7 @@ def resumed(config, folder):
 
 
 def eight():
-    """JAX on 8 virtual devices: every kind of model whole, and divided in one way or another."""
+    """JAX on 8 virtual devices: a model whole, and its batches or its weights divided."""
     config, found = CONFIGS["vit"], {}
     model = compiled(config)
     found["one"] = {"loss": curve(model)}
@@ -151,17 +151,11 @@ def eight():
             if name == "data":
                 found[name]["odd"] = odd(divided)
     found["one"]["odd"] = odd(model)
-    found["exchanged"] = exchanged(config.replace(representation_size=None, depth=2))
-    logits = compiled(CONFIGS["hybrid"]).predict(IMAGES, verbose=0)
-    with model_parallel(CONFIGS["hybrid"], 4).scope():
-        divided = compiled(CONFIGS["hybrid"])
-        error = np.abs(divided.predict(IMAGES, verbose=0) - logits).max()
-        found["hybrid"] = {"error": float(error), **shares(divided)}
     return found
 
 
 def moved():
-    """JAX on 8 virtual devices: models that are read, resumed, evaluated and tuned on others than they were made on."""
+    """JAX on 8 virtual devices: models that are read, resumed, evaluated and tuned on others; what devices exchange."""
     config, found = CONFIGS["vit"], {}
     model = compiled(config)
     with tempfile.TemporaryDirectory() as folder:
@@ -182,6 +176,12 @@ def moved():
         found["tuned"]["inside"] = fine_tuned(compiled(plain), 12)
     for name, distribution in {"data": data_parallel(), "model": model_parallel(plain, 8)}.items():
         found["tuned"][f"moved to {name}"] = fine_tuned(compiled(plain), 12, distribution=distribution)
+    found["exchanged"] = exchanged(config.replace(representation_size=None, depth=2))
+    logits = compiled(CONFIGS["hybrid"]).predict(IMAGES, verbose=0)
+    with model_parallel(CONFIGS["hybrid"], 4).scope():
+        divided = compiled(CONFIGS["hybrid"])
+        error = np.abs(divided.predict(IMAGES, verbose=0) - logits).max()
+        found["hybrid"] = {"error": float(error), **shares(divided)}
     return found
 
 

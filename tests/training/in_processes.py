@@ -1,4 +1,4 @@
-"""What the tests of several processes run in each of them: `python -m tests.training.in_processes FOLDER|split`.
+"""What each of several processes runs: `python -m tests.training.in_processes labels|others|split FOLDER`.
 
 Batches and test images are as many as no number of processes divides. The tests do the same in one process.
 """
@@ -42,7 +42,6 @@ class Kill(keras.callbacks.Callback):
 
 
 def start(folder):
-    """What all of them start from: a model, and pictures."""
     keras.utils.set_random_seed(3)
     VisionTransformer(CONFIGS["vit"].replace(classes=8, dropout=0.0)).save(os.path.join(folder, "start.keras"))
     os.mkdir(os.path.join(folder, "pictures"))
@@ -55,7 +54,6 @@ def opened(folder):
 
 
 def tune(folder, output, **options):
-    """Loss and accuracy after each update, and a sum over each weight."""
     options = {"every": 1, "verbose": False, "validation": TEST} | options
     source, output = (os.path.join(folder, name) for name in ("start.keras", output))
     done = training.finetune(source, (PIXELS, CLASSES), RECIPE, output=output, **options)
@@ -111,13 +109,11 @@ def tune_boxes(folder):
 
 
 def embed(folder, output):
-    """Features of seven pictures in one file."""
     pictures, output = os.path.join(folder, "pictures"), os.path.join(folder, output)
     return evaluation.embed(opened(folder), pictures, output, batch_size=2, progress=False).count
 
 
 def count(folder):
-    """What is counted in the images."""
     options = {"preprocess": True, "progress": False}
     counted = evaluation.evaluate(opened(folder), TEST, batch_size=4, **options)
     probed = evaluation.few_shot(opened(folder), (PIXELS, CLASSES), TEST, shots=[1], seeds=2, batch_size=3, **options)
@@ -180,23 +176,31 @@ def wrapped(part):
     return {"loop": losses, "fit": [float(mean(torch.tensor(loss))) for loss in curve(model, part)]}
 
 
-def everything(folder, processes, part):
-    embed(folder, "features.npz")
+def labels(folder, index, part):
+    """What is counted and trained with labels; process 1 is killed in a second run."""
     answer = {"count": count(folder), "tuned": tune(folder, "whole")}
-    answer["masks"] = tune_masks(folder, os.path.join(folder, "masks"))
-    answer["tensorflow"] = "tensorflow" in sys.modules
-    if keras.backend.backend() == "jax":
-        answer["sharded"] = sharded(folder)
-    else:
-        answer["wrapped"] = wrapped(part)
-        answer["segments"], answer["boxes"] = tune_segments(folder), tune_boxes(folder)
-    with open(os.path.join(folder, f"{processes.index}.json"), "w") as file:
-        json.dump(answer, file)
+    write(folder, index, answer | {"tensorflow": "tensorflow" in sys.modules})
     try:
         tune(folder, "killed", callbacks=[Kill()])
     except ConnectionError:
         traceback.print_exc()
         os._exit(1)
+
+
+def others(folder, index, part):
+    """Features, masks and, by backend, what else is done by several processes."""
+    embed(folder, "features.npz")
+    answer = {"masks": tune_masks(folder, os.path.join(folder, "masks"))}
+    if keras.backend.backend() == "jax":
+        answer["sharded"] = sharded(folder)
+    else:
+        answer |= {"wrapped": wrapped(part), "segments": tune_segments(folder), "boxes": tune_boxes(folder)}
+    write(folder, index, answer)
+
+
+def write(folder, index, answer):
+    with open(os.path.join(folder, f"{index}.json"), "w") as file:
+        json.dump(answer, file)
 
 
 if __name__ == "__main__":
@@ -205,4 +209,4 @@ if __name__ == "__main__":
     if job == "split":
         print("\n" + json.dumps(split(part)))
     else:
-        everything(job, processes, part)
+        {"labels": labels, "others": others}[job](sys.argv[2], processes.index, part)

@@ -6,8 +6,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_vit import cli, data, training
-from tests.pictures import save
+from keras_vit import training
 from tests.training.test_finetuning import IMAGES, colours, finetune, new_model
 from tests.training.test_loop import assert_same_weights, cut_off
 
@@ -28,17 +27,6 @@ def in_the_middle(pixels):
     pixels = pixels.copy()
     pixels[len(pixels) // 2, 4, 4, 0] ^= 1
     return pixels
-
-
-def write_pictures(root, seed):
-    """A folder with a table whose files have the same names and sizes for every seed."""
-    rows, ids = ["file,label,mask"], np.arange(64, dtype="uint8").reshape(8, 8) % 3
-    for number, (pixels, label) in enumerate(zip(*colours(8, seed), strict=True)):
-        save(root / "abc"[label] / f"{number}.bmp", pixels)
-        save(root.parent / f"m{number}.png", np.roll(ids, seed))
-        rows.append(f"{'abc'[label]}/{number}.bmp,{'abc'[label]},../m{number}.png")
-    (root / "table.csv").write_text("\n".join(rows))
-    return root
 
 
 def with_masks(seed):
@@ -100,43 +88,6 @@ def test_a_killed_run_does_not_go_on_with_what_another_began_with(tmp_path):
             finetune(model, images, **options)
     whole = finetune(new_model(), steps=2, every=1)
     assert_same_weights(finetune(new_model(), **options).model, whole.model)
-
-
-def test_files_that_have_the_same_names(tmp_path):
-    """Folders, tables, masks of a table, and a model in a file that was written again."""
-    one, two = (write_pictures(tmp_path / name / "photos", seed) for name, seed in (("one", 0), ("two", 5)))
-    kinds = {
-        "folder": (finetune, lambda root: root),
-        "table": (finetune, lambda root: data.open_table(root / "table.csv")),
-        "masks": (segment, lambda root: data.open_table(root / "table.csv", label="mask", target="mask")),
-    }
-    file = tmp_path / "model.keras"
-    new_model().save(file)
-    for kind, (run, opened) in kinds.items():
-        source = [] if kind == "masks" else [file]
-        run(*source, opened(one), output=tmp_path / kind)
-        with pytest.raises(ValueError, match="the training data differ"):
-            run(*source, opened(two), output=tmp_path / kind)
-        run(*source, opened(one), output=tmp_path / kind)
-    (one.parent / "m3.png").write_bytes((one.parent / "m3.png").read_bytes())  # of another time
-    with pytest.raises(ValueError, match="the training data differ"):
-        segment(kinds["masks"][1](one), output=tmp_path / "masks")
-    other_model().save(file)
-    with pytest.raises(ValueError, match="settings: the weights differ. Choose"):
-        finetune(file, one, output=tmp_path / "folder")
-
-
-def test_the_command_line_and_its_default_folder(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    for seed, name in ((0, "one"), (5, "two")):
-        write_pictures(tmp_path / name / "photos", seed)
-    new_model().save("model.keras")
-    arguments = "--steps 1 --batch-size 8 --image-size 8 --json".split()
-    assert cli.main(["finetune", "model.keras", "one/photos", *arguments]) == 0
-    assert cli.main(["finetune", "model.keras", "two/photos", *arguments]) != 0
-    error = capsys.readouterr().err
-    assert "the training data differ. Choose another output, or pass resume=False (--restart)" in error
-    assert cli.main(["finetune", "model.keras", "one/photos", *arguments]) == 0
 
 
 def test_what_nobody_can_tell_is_said(tmp_path):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit import cli, data, detection, training
+from keras_vit import data, detection, training
 from tests.detection.test_metrics import figures, pycocotools
 from tests.pictures import save
 from tests.small_models import randomized, small_backbone_config, small_eomt, small_vit, values_of
@@ -53,7 +53,8 @@ def tune(model=None, boxes=None, recipe=RECIPE, **options):
     return training.finetune_detection(model, boxes, recipe, **options)
 
 
-@pytest.mark.nightly_elsewhere
+@pytest.mark.nightly
+@pytest.mark.each
 def test_a_run_that_was_killed_goes_on(tmp_path):
     """It ends with the weights of a run that was not killed, bit for bit, and has AP in its log."""
     options = {"validation": scenes(4, 1), "every": 2}
@@ -177,22 +178,3 @@ def test_mask_ap_of_an_eomt_is_that_of_pycocotools(tmp_path):
     options |= {"backbone_warmup_steps": 0, "layer_decay": None}
     done = training.finetune_segmentation(model, segments.part([0, 1]), recipe, validation=segments, **options)
     assert done.log[-1]["val_mask_ap"] == pytest.approx(max(result.ap, 0), abs=1e-6)
-
-
-def test_the_command_trains_and_evaluates(tmp_path, capsys):
-    boxes, rows = scenes(8), ["file,label,left,top,right,bottom,split"]
-    for i in range(8):
-        pixels, target = boxes.read(i)
-        save(tmp_path / f"{i}.png", pixels)
-        for label, box in zip(target["labels"].tolist(), target["boxes"].tolist(), strict=True):
-            rows.append(",".join([f"{i}.png", NAMES[label], *map(str, box), "val" if i > 5 else "train"]))
-    (tmp_path / "boxes.csv").write_text("\n".join(rows))
-    backbone().save(tmp_path / "start.keras")
-    arguments = "--task detection --steps 2 --batch-size 4 --warmup-steps 0".split()
-    table, start, run = str(tmp_path / "boxes.csv"), str(tmp_path / "start.keras"), str(tmp_path / "run")
-    assert cli.main(["finetune", start, table, *arguments, "--output", run, "--json"]) == 0
-    tuned = json.loads(capsys.readouterr().out)
-    assert tuned["class_names"] == list(NAMES) and tuned["ap"] is not None
-    assert cli.main(["evaluate", f"{run}/model.keras", table, "--task", "detection", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["pictures"] == 2 and np.nan_to_num(found["ap"]) == tuned["ap"]

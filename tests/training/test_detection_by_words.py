@@ -23,12 +23,11 @@ def tune(owl, text_rate=0.5, boxes=None, **options):
 
 
 def moved(old, new):
-    """The largest changes of the weights of two models, by path."""
     old, new = values_of(old), values_of(new)
     return {path: np.abs(new[path] - value).max() for path, value in old.items() if path in new}
 
 
-@pytest.mark.nightly_elsewhere
+@pytest.mark.nightly
 def test_both_towers_train_and_a_killed_run_goes_on(owl, tmp_path):
     options = {"validation": scenes(4, 1), "every": 2}
     done = tune(owl, output=tmp_path / "whole", **options)

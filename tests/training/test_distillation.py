@@ -1,13 +1,10 @@
 """Distillation: the losses of DeiT by another reading, and what the student learns from the teacher."""
 
-import re
-
 import keras
 import numpy as np
 import pytest
 
 from keras_vit import training
-from keras_vit.models import find_variant
 from keras_vit.training import DistillationLoss, SigmoidLoss
 from tests.training.test_finetuning import IMAGES, RECIPE, finetune, new_model
 from tests.training.test_loop import assert_same_weights, weights_of
@@ -124,8 +121,3 @@ def test_what_does_not_fit_is_refused():
     for message, call in WRONG.items():
         with pytest.raises((TypeError, ValueError), match=message):
             call()
-
-
-def test_the_variant_of_the_docstring_exists():
-    name = re.search(r'create_model\("(.*?)"\)', training.distillation.__doc__)[1]
-    assert find_variant(name)

@@ -153,7 +153,6 @@ class Authors:
         return samples
 
     def run(self, samples):
-        """Ten updates by Lightning, as `main.py` sets it up, in float32."""
         import lightning
         from datasets.lightning_data_module import LightningDataModule
 
@@ -189,7 +188,6 @@ class Authors:
         trainer.fit(self.module, loader)
 
     def given(self, step, targets, probabilities):
-        """What they drew in an update, as `segmentation_step` takes it: points of masks in their order, and draws."""
         drawn, counts = iter(self.draws[step]), [len(target["labels"]) for target in targets]
         starts = np.concatenate([[0], np.cumsum(counts)])
         draws = np.zeros((len(probabilities), BATCH, QUERIES), "float32")

@@ -1,4 +1,4 @@
-"""What users do with a model of each family: fine-tune it with adapters, save, change and export it."""
+"""What users do with a model of each family: fine-tune it with adapters, save and change it."""
 
 import keras
 import numpy as np
@@ -6,22 +6,13 @@ import pytest
 
 import keras_vit
 from keras_vit import training
-from keras_vit.export import FORMATS, export
 from tests.compute import forward
-from tests.export.tiny import skip_without
 from tests.tolerances import SAME_FUNCTION
 
-# A reference file of each family whose layers differ, and the formats that a test writes from it. Together they have
-# every layer that a plain ViT lacks: two rotary embeddings, register and distillation tokens, gates, QuickGELU, a MAP
-# head.
-FAMILIES = {
-    "fam_timm_deit_distilled": (),
-    "fam_hf_dinov2_giant_cls": (),
-    "fam_hf_dinov3": ("saved_model", "stablehlo"),
-    "fam_hf_clip_full": ("onnx",),
-    "fam_hf_siglip_full": (),
-    "fam_timm_eva02_base": ("litert",),
-}
+# A reference file of each family whose layers differ. Together they have every layer that a plain ViT lacks: two rotary
+# embeddings, register and distillation tokens, gates, QuickGELU, a MAP head.
+FAMILIES = ("fam_timm_deit_distilled", "fam_hf_dinov3", "fam_hf_siglip_full")
+OTHERS = ("fam_hf_dinov2_giant_cls", "fam_hf_clip_full", "fam_timm_eva02_base")
 # Files alone do not say how their pictures are prepared; here it does not matter.
 pytestmark = [
     pytest.mark.long,
@@ -33,12 +24,8 @@ RECIPE = training.recipe("finetune/cifar10").replace(
 )
 
 
-@pytest.fixture(
-    scope="module",
-    params=[pytest.param(name, marks=[] if formats else pytest.mark.once) for name, formats in FAMILIES.items()],
-)
+@pytest.fixture(scope="module", params=[*FAMILIES, *(pytest.param(name, marks=pytest.mark.nightly) for name in OTHERS)])
 def trained(request, golden):
-    """A model of the family after two updates, the images it saw, and its weights before."""
     case = golden(request.param)
     model = keras_vit.from_checkpoint(case.path, image_size=case.ref["images"].shape[1:3]).with_classes(3)
     images = np.random.default_rng(0).integers(0, 256, (8, *model.config.image_size, 3), dtype="uint8")
@@ -71,16 +58,3 @@ def test_merged_saved_and_changed(trained, tmp_path):
     features = loaded.with_config(classes=None, dynamic=True)
     same = keras_vit.feature_extractor(merged, ["pre_logits"])
     np.testing.assert_allclose(forward(features, x), forward(same, x)["pre_logits"], rtol=0, atol=SAME_FUNCTION)
-
-
-def test_exported(trained, request, tmp_path):
-    model, _, _ = trained
-    formats = FAMILIES[request.node.callspec.params["trained"]]
-    here = [name for name in formats if FORMATS[name].backend == keras.backend.backend()]
-    if not here:
-        pytest.skip("no format of this backend")
-    merged = training.merge_lora(model)
-    for name in here:
-        skip_without(name)
-        report = export(merged, tmp_path / f"model{FORMATS[name].suffix}", format=name, measure=False)
-        assert report.max_abs_error < SAME_FUNCTION and not report.select_operators

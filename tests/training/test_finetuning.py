@@ -5,7 +5,6 @@ import shutil
 import subprocess
 import sys
 import textwrap
-from types import SimpleNamespace
 
 import keras
 import numpy as np
@@ -14,12 +13,8 @@ from keras.callbacks import EarlyStopping, LearningRateScheduler, ModelCheckpoin
 
 import keras_vit
 from keras_vit import VisionTransformer, ViTConfig, cli, training
-from keras_vit.data import BoxAugmentation, MaskAugmentation, open_data
+from keras_vit.data import BoxAugmentation, MaskAugmentation
 from keras_vit.layers.fast.torch import takes_onednn
-from keras_vit.training import pretraining
-from keras_vit.training.distribution import UNSHARED
-from keras_vit.training.tasks import FineTuning, Given
-from tests.checkpoints.hub_server import local_hub
 from tests.data.sources import Sequence
 from tests.pictures import save
 from tests.processes import REPOSITORY, environment
@@ -170,35 +165,6 @@ def test_the_command_line_trains_and_predicts(trained, capsys, tmp_path):
     assert sum(entry["probability"] for entry in answer["classes"]) == pytest.approx(1, abs=1e-5)
 
 
-def test_it_prints_what_it_found_and_is_going_to_do(capsys):
-    """Progress is a line at each evaluation where there is no terminal, as in a pipe or the log of a job."""
-    recipe, options = RECIPE.replace(lora_rank=2), {"validation": colours(6, 1), "class_names": ["a", "b", "c"]}
-    model = training.finetune(new_model(), IMAGES, recipe, steps=4, every=2, **options).model
-    text = capsys.readouterr().err
-    counts = [f"{sum(int(np.prod(w.shape)) for w in ws):,}" for ws in (model.weights, model.trainable_weights)]
-    for words in (
-        f"on torch, cpu, KERAS_VIT_ONEDNN={takes_onednn():d} data 8 images of 3 classes (a, b, c) to train on, "
-        "6 to evaluate on",
-        f"VisionTransformer {model.name}, {counts[0]} parameters, {counts[1]} of them trained",
-        "4 updates of 8 images, 8 x 8 pixels (4 patches), learning rate 0.1, finetune/cifar10: sgd, cosine",
-    ):
-        assert words in " ".join(text.split())
-    lines = [line for line in text.splitlines() if ": step " in line]
-    assert [line.partition(", loss ")[0] for line in lines] == ["fine-tuning: step 2 of 4", "fine-tuning: step 4 of 4"]
-    assert all(line.endswith("%") for line in lines)
-    training.finetune(new_model(), IMAGES, RECIPE, steps=1)
-    assert "no images to evaluate on (validation=, or test/)" in capsys.readouterr().err
-
-
-def test_classes_may_be_called_like_a_split(tmp_path, capsys):
-    names = ["a", "train", "test"]
-    for name, pixels in zip(names, IMAGES[0], strict=False):
-        save(tmp_path / name / "0.png", pixels)
-    training.finetune(new_model(), IMAGES, RECIPE, steps=1, validation=tmp_path, class_names=names)
-    assert "3 to evaluate on\n" in capsys.readouterr().err
-    assert finetune(new_model(), tmp_path, batch_size=2, class_names=names).class_names == names
-
-
 def test_an_image_size_that_nobody_asked_for(trained):
     """384 pixels in patches of 4 are 9,216 tokens: hours and gigabytes instead of a minute."""
     with pytest.raises(UserWarning, match=r"384.*96 x 96 patches.*image_size="):  # an error before anything is trained
@@ -222,7 +188,7 @@ def test_the_seed_alone_decides_the_masks_of_dropout(lora_rank):
     assert any(np.any(a != b) for a, b in zip(other, first, strict=True))
 
 
-@pytest.mark.each
+@pytest.mark.nightly_elsewhere
 def test_a_model_with_softmax_is_trained_on_its_logits():
     model = new_model(classifier_activation="softmax", include_preprocessing=True)
     before = weights_of(model)
@@ -234,28 +200,11 @@ def test_a_model_with_softmax_is_trained_on_its_logits():
     assert {"head/kernel", "block_0/attention/query/kernel"} <= changed
 
 
-def test_a_variant_for_pretraining_is_as_the_recipe_has_it():
-    recipe = RECIPE.replace(loss="sigmoid", head_bias=-10.0, image_size=16, dropout=0.1, drop_path=0.2)
-    images = SimpleNamespace(classes=3, class_names=None, target="class")
-    given = Given("ViT-Ti/16", None, None, recipe, training.RunOptions())
-    model = pretraining.Pretraining().model(given, images)
-    config = model.config
-    assert (config.image_size, config.classes, config.dropout, config.drop_path) == ((16, 16), 3, 0.1, 0.2)
-    np.testing.assert_array_equal(model.get_layer("head").get_weights()[1], [-10.0] * 3)
-
-
 def test_a_regression_begins_with_the_mean_of_the_labels_in_every_head_of_zeros():
     data = (IMAGES[0], IMAGES[1] + 3.0)
     for classes in (1, 3):
         model = finetune(new_model(classes=classes), data, target="number", learning_rate=0.0).model
         np.testing.assert_array_equal(model.get_layer("head").get_weights()[1], data[1].mean(dtype="float32"))
-
-
-def test_warm_ups_of_ones_own_stay_where_epochs_are_few():
-    """Those of published recipes become shorter."""
-    three = RECIPE.replace(epochs=3)
-    assert finetune(new_model(), recipe=three, steps=None).recipe.warmup_steps == 0
-    assert finetune(new_model(), recipe=three.replace(warmup_steps=2), steps=None).recipe.warmup_steps == 2
 
 
 @pytest.mark.each
@@ -278,9 +227,7 @@ def frozen(**changes):
 FOUR = (IMAGES[0], np.array([3, *IMAGES[1][1:]]))
 WRONG = {
     "There is no recipe 'finetune/cifar'": lambda: finetune(new_model(), recipe="finetune/cifar"),
-    "task must be what": lambda: finetune(new_model(), task="distill"),
     "validation must be data or a share": lambda: finetune(new_model(), validation=1.5),
-    "validation must be data or .* but 0 was given": lambda: finetune(new_model(), validation=0),
     "output must be a folder that can be": lambda: finetune(new_model(), output="/proc/x/y"),
     "warmup_steps must.*below steps=2": lambda: finetune(new_model(), steps=2, warmup_steps=2),
     "model must be a model of keras_vit": lambda: finetune(keras.Sequential()),
@@ -294,10 +241,8 @@ WRONG = {
         new_model(channels=1), (IMAGES[0][..., :1], IMAGES[1]), RECIPE, objective="masked_patches"
     ),
     "A run has no argument stepz=.*. Did you mean 'steps'": lambda: finetune(new_model(), stepz=2),
-    "name of a recipe must be a string": lambda: finetune(new_model(), recipe={"steps": 1}),
     "name of a recipe must be a str": lambda: training.finetune_segmentation(new_model(), IMAGES, {"steps": 1}),
     "must be a list of Keras callbacks": lambda: finetune(new_model(), callbacks=EarlyStopping()),
-    "callbacks must be": lambda: finetune(new_model(), callbacks=[1]),
     "the recipe sets the learning rate": lambda: finetune(new_model(), callbacks=[LearningRateScheduler(len)]),
     "ModelCheckpoint, which would store": lambda: finetune(
         new_model(), polyak=0.9, callbacks=[ModelCheckpoint("model.keras")]
@@ -351,7 +296,6 @@ def test_names_of_other_classes_need_another_head():
 
 
 def whole_state(model):
-    """What a run could change in a model: weights, what trains, adapters, settings."""
     trained = sorted(weight.path for weight in model.trainable_weights)
     return [weight.path for weight in model.weights], trained, model.get_config(), weights_of(model)
 
@@ -377,24 +321,6 @@ def test_the_model_that_is_given_stays_as_it_is(name, lora_rank):
     assert any(now.shape != then.shape or np.any(now != then) for now, then in pairs)
 
 
-def test_an_image_size_that_is_asked_for_counts():
-    """In the recipe as in the argument; the published one gives way to that of a model."""
-    published = training.recipe("finetune/cifar10").replace(batch_size=8)
-    assert finetune(new_model(), recipe=published).model.config.image_size == (8, 8)
-    assert finetune(new_model(), recipe=published.replace(image_size=16)).model.config.image_size == (16, 16)
-    assert finetune(new_model(), recipe=published, image_size=16).model.config.image_size == (16, 16)
-
-
-def test_the_biases_of_a_head_begin_as_the_recipe_says():
-    recipe = RECIPE.replace(loss="sigmoid", head_bias=-10.0)
-    done = training.pretrain(new_model(), IMAGES, recipe, steps=1, learning_rate=0.0, verbose=False)
-    np.testing.assert_array_equal(done.model.get_layer("head").get_weights()[1], [-10.0] * 3)
-    trained = new_model()
-    trained.get_layer("head").kernel.assign(np.ones((8, 3)))
-    with pytest.raises(ValueError, match="head_bias=-10.0 sets the biases of a new head"):
-        training.pretrain(trained, IMAGES, recipe, steps=1, verbose=False)
-
-
 def test_starting_again_leaves_no_old_model_but_that_it_starts_from(tmp_path, monkeypatch):
     options = {"steps": 2, "every": 1, "output": tmp_path}
     finetune(new_model(), **options)
@@ -408,14 +334,8 @@ def test_starting_again_leaves_no_old_model_but_that_it_starts_from(tmp_path, mo
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run.json"]
 
 
-@pytest.mark.each
-@pytest.mark.parametrize(
-    "validation",
-    [
-        pytest.param(colours(11, 1), marks=pytest.mark.once, id="arrays"),
-        pytest.param(Sequence(colours(11, 1)), id="pipeline"),
-    ],
-)
+@pytest.mark.nightly_elsewhere
+@pytest.mark.parametrize("validation", [colours(11, 1), Sequence(colours(11, 1))], ids=["arrays", "pipeline"])
 def test_validation_counts_every_image_once(validation):
     """11 images in batches of 8: the last batch is filled up, and what fills it counts nothing."""
     done = finetune(new_model(), recipe=RECIPE.replace(polyak=0.5), steps=3, validation=validation)
@@ -483,21 +403,7 @@ def test_the_figures_are_those_of_the_weights_that_a_callback_restored():
     assert done.accuracy == pytest.approx(found.accuracy, abs=1e-6)  # float32 sums of counts
 
 
-def test_a_file_of_other_channels_trains_on_such_images(tmp_path, monkeypatch):
-    """As its model does, also from an address."""
-    config = ViTConfig(image_size=8, patch_size=4, width=8, depth=1, heads=2, mlp_width=16, classes=5, channels=1)
-    keras_vit.to_checkpoint(VisionTransformer(config), tmp_path / "grey.npz")
-    pixels = np.random.default_rng(0).integers(0, 256, (4, 8, 8, 1), "uint8")
-    recipe = training.Recipe(steps=1, batch_size=2, image_size=8)
-    with local_hub(tmp_path, monkeypatch) as hub:
-        hub.pages["/grey.npz"] = (tmp_path / "grey.npz").read_bytes()
-        for source in (tmp_path / "grey.npz", f"{hub.base}/grey.npz"):
-            done = training.finetune(source, (pixels, np.array([0, 1, 0, 1])), recipe, verbose=False)
-            assert done.model.config.channels == 1 and np.isfinite(done.log[-1]["loss"])
-
-
 def spoilt(number, batches=6):
-    """Batches of noise, of which one is not pixels."""
     pixels = np.random.default_rng(0).uniform(0, 255, (batches, 2, 8, 8, 3)).astype("float32")
     pixels[number, 0, 0, 0, 0] = np.nan
     return [(one, np.array([0, 1])) for one in pixels]
@@ -511,12 +417,6 @@ def test_the_error_of_a_late_batch_is_that_of_the_data(where):
     options = {"classes": 3} if where == "data" else {}
     with pytest.raises(ValueError, match="batch 4.* NaN"):
         finetune(new_model(), steps=8, batch_size=2, **given, **options)
-
-
-@pytest.mark.filterwarnings("ignore:A bad image is left out")
-def test_a_validation_of_fewer_good_batches():
-    done = finetune(new_model(), steps=1, validation=spoilt(4), on_bad_image="skip")
-    assert np.isfinite(done.log[-1]["val_loss"])
 
 
 def test_heads_and_losses_of_other_targets():
@@ -535,14 +435,6 @@ def test_the_loss_is_scaled_for_float16(activation):
     model = VisionTransformer(CONFIG.replace(classifier_activation=activation), dtype="mixed_float16")
     done = finetune(model, callbacks=[callback])
     assert type(found[0]).__name__ == "LossScaleOptimizer" and np.isfinite(done.log[-1]["loss"])
-
-
-def test_batches_to_evaluate_on_are_no_larger_than_the_pipelines():
-    batches = [(IMAGES[0][i : i + 2].astype("float32"), IMAGES[1][i : i + 2]) for i in range(0, 8, 2)]
-    with open_data(batches, image_size=8, batch_size=512, split="test", classes=3) as images:
-        run = SimpleNamespace(model=new_model(), tests=images, sharing=UNSHARED)
-        filled = FineTuning().measure(run)
-        assert len(filled[0][0]) == 2
 
 
 SQUARES = np.arange(8)[:, None] * np.ones((8, 8, 8), int) // 4

@@ -68,8 +68,6 @@ class Stop(keras.callbacks.Callback):
 
 
 def cut_off(run, batches, **options):
-    """Begins a run that an error ends after some batches."""
-
     def fail(model):
         raise RuntimeError("in the middle")
 
@@ -118,6 +116,7 @@ def test_a_run_that_was_cut_off_ends_like_one_in_one_stretch(tmp_path, make):
     assert ("bfloat16" in {str(v.dtype) for v in model.optimizer.variables}) == (make is lora_model)
 
 
+@pytest.mark.nightly_elsewhere
 def test_polyak_averages_are_those_of_all_updates():
     model, plain, average = new_model(use_ema=True), new_model(), None
     train(model, batch, 5, every=2, verbose=False)
@@ -175,14 +174,8 @@ def astray(number):
     return images, np.roll(labels, number >= 4, axis=1)
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        new_model,
-        *(pytest.param(make, marks=pytest.mark.once) for make in (lambda: new_model(use_ema=True), half_model)),
-    ],
-    ids=["plain", "ema", "half"],
-)
+@pytest.mark.nightly_elsewhere
+@pytest.mark.parametrize("make", [lambda: new_model(use_ema=True), half_model], ids=["ema", "half"])
 def test_the_best_weights_are_kept(tmp_path, make):
     """Also where the run is cut off after them, or stops for want of patience, bit for bit."""
     options = {"every": 2, "validation": VALIDATION, "keep": "best"}
@@ -245,22 +238,6 @@ def test_a_loss_that_is_not_finite_ends_the_run(tmp_path):
     with pytest.raises(FloatingPointError, match="between steps 2 and 4.*still holds step 2"):
         train(new_model(), broken, 6, every=2, folder=RunFolder(tmp_path, {}), verbose=False)
     assert [path.name for path in tmp_path.glob("step-*")] == ["step-00000002.npz"]
-
-
-@pytest.mark.parametrize("finished", [False, True])
-@pytest.mark.once
-def test_a_validation_set_may_be_added_to_a_run(tmp_path, finished):
-    options = {"every": 2, "folder": RunFolder(tmp_path, {})}
-    if finished:
-        train(new_model(), batch, 4, verbose=False, **options)
-    else:
-        train_until(2, new_model(), 4, **options)
-    options = {"every": 2, "validation": VALIDATION, "verbose": False}
-    model = new_model()
-    log = train(model, batch, 4, folder=RunFolder(tmp_path, {}), **options)
-    assert [row.get("val_loss") is not None for row in log] == [False, True]
-    assert log[-1]["val_loss"] == pytest.approx(model.evaluate(VALIDATION, verbose=0)[0], rel=1e-6)
-    assert train(new_model(), batch, 4, folder=RunFolder(tmp_path, {}), **options) == log
 
 
 def test_stretches_share_one_graph(backend):

@@ -24,7 +24,6 @@ def targets(case):
 
 
 def gradients_of(function, *arrays):
-    """The value of a function of arrays and its gradients with respect to them."""
     backend = keras.backend.backend()
     if backend == "jax":
         import jax
@@ -73,7 +72,7 @@ def test_the_loss_and_its_gradients_are_the_authors(case, targets):
     np.testing.assert_allclose(found, case.ref["terms"], rtol=FLOAT32)
 
 
-@pytest.mark.each
+@pytest.mark.nightly_elsewhere
 def test_queries_are_matched_as_by_the_authors(case, targets):
     for i, output in enumerate(outputs_of(case.ref["masks"], case.ref["classes"])):
         for n, found in enumerate(match(targets, output, case.ref["match"][i])):
@@ -82,49 +81,13 @@ def test_queries_are_matched_as_by_the_authors(case, targets):
             assert sorted(zip(found.queries, found.targets, strict=True)) == sorted(pairs)
 
 
-@pytest.mark.each
+@pytest.mark.nightly_elsewhere
 def test_values_at_points():
     """(x, y) from the corner of the map; between centres linear; what lies outside counts as 0."""
     maps = np.arange(6, dtype="float32").reshape(1, 2, 3) + 1
     points = np.array([[[0.5 / 3, 0.25], [2.5 / 3, 0.75], [1 / 3, 0.25], [0, 0], [1, 0.75], [0.5, 0.5]]], "float32")
     found = ops.convert_to_numpy(sample(ops.convert_to_tensor(maps), ops.convert_to_tensor(points)))
     np.testing.assert_allclose(found[0], [1, 6, 1.5, 0.25, 3, 3.5], rtol=1e-6)
-
-
-def clamped(maps, points):
-    """Values at points where the border goes on."""
-    size = np.array(maps.shape[-2:][::-1], "float32")
-    points = ops.clip(points, ops.convert_to_tensor(0.5 / size), ops.convert_to_tensor(1 - 0.5 / size))
-    return sample(maps, points)
-
-
-def aligned(maps, points):
-    """Values at points of which 0 and 1 are the centres of the outermost pixels."""
-    size = ops.convert_to_tensor(np.array(maps.shape[-2:][::-1], "float32"))
-    return sample(maps, (points * (size - 1) + 0.5) / size)
-
-
-def unsorted(self, logits, points):
-    """Random points in place of the least sure ones."""
-    chosen = int(self.importance * self.points)
-    return ops.concatenate([points["candidates"][:, :, :chosen], points["random"]], axis=2)
-
-
-@pytest.mark.parametrize(
-    "mistake, error", [("swapped", 0.01), ("clamped", 0.003), ("aligned", 0.005), ("unsorted", 0.05)]
-)
-def test_mistakes_with_points_show(case, targets, monkeypatch, mistake, error):
-    points = points_of(case)
-    if mistake == "swapped":
-        points = {name: values[..., ::-1] for name, values in points.items()}
-    elif mistake == "unsorted":
-        monkeypatch.setattr(training.MaskClassificationLoss, "_places", unsorted)
-    else:
-        other = {"clamped": clamped, "aligned": aligned}[mistake]
-        monkeypatch.setattr("keras_vit.training.mask_classification.sample", other)
-    loss = training.MaskClassificationLoss(case.meta["classes"], **case.meta["options"])
-    value = float(loss(targets, outputs_of(case.ref["masks"], case.ref["classes"]), points))
-    assert abs(value / case.ref["total"] - 1) > error
 
 
 def one_prediction(queries=2, pictures=1, size=4):
@@ -158,7 +121,6 @@ def test_masks_without_a_query_do_not_count():
 
 
 def test_pictures_without_masks_train_classes_alone():
-    """Whose loss is the mean weighted by the classes: one query with a mask among three without."""
     loss = training.MaskClassificationLoss(3, points=6, seed=1)
     output, nothing = one_prediction(4), {"masks": np.zeros((0, 8, 8), bool), "labels": np.zeros(0, int)}
     (terms,) = loss.terms([nothing], [output])
@@ -166,17 +128,6 @@ def test_pictures_without_masks_train_classes_alone():
     surprise = np.log(np.exp(logits).sum(-1)) - logits[:, 3]
     assert float(terms["mask"]) == float(terms["dice"]) == 0
     assert float(terms["classes"]) == pytest.approx(surprise.mean(), rel=1e-5)
-
-    (terms,), target = loss.terms([corners(1)], [output]), corners(1)
-    point = np.random.default_rng(0).random((1, 6, 2)).astype("float32")
-    queries = {int(match([target], output, p[None])[0].queries[0]) for p in (point[0], point[0] * 0.9)}
-    answers = np.log(np.exp(logits).sum(-1))[:, None] - logits
-    wanted = []
-    for query in range(4):
-        weights = np.where(np.arange(4) == query, 1.0, 0.1)
-        chosen = np.where(np.arange(4) == query, answers[:, 0], answers[:, 3])
-        wanted.append((weights * chosen).sum() / weights.sum())
-    assert min(abs(float(terms["classes"]) - value) for value in wanted) < 1e-5 and queries <= {0, 1, 2, 3}
 
 
 def test_costs_that_are_no_numbers():
@@ -200,13 +151,6 @@ def test_masks_that_fill_up_change_nothing():
     assert padded["labels"].shape == (2, 8) and padded["labels"][0].tolist() == [0] + [-1] * 7
     values = [float(loss(form, [output], points)) for form in (targets, padded)]
     assert values[0] == pytest.approx(values[1], rel=1e-6)
-
-
-@pytest.mark.nightly_elsewhere
-def test_points_are_drawn_by_the_seed():
-    target, output = corners(2), one_prediction(3)
-    values = [float(training.MaskClassificationLoss(3, points=6, seed=s)([target], [output])) for s in (0, 0, 1)]
-    assert values[0] == values[1] != values[2]
 
 
 @pytest.mark.parametrize(

@@ -74,6 +74,7 @@ def test_loss_and_accuracy_are_of_the_corrupted_patches_alone():
     assert float(MaskedPatchLoss()(nothing, logits)) == 0
 
 
+@pytest.mark.nightly_elsewhere
 def test_without_corruption_the_encoder_is_the_model_s():
     model = VisionTransformer(CONFIG)
     learner = masked_patch_model(model)
@@ -96,6 +97,7 @@ def test_a_model_that_was_optimized_for_inference_learns_patches(final_norm):
     assert np.isfinite(done.log[-1]["loss"]) and not done.model.config.class_token_only
 
 
+@pytest.mark.nightly_elsewhere
 def test_a_model_runs_with_other_layers_and_until_one():
     model, images = VisionTransformer(CONFIG), np.ones((2, 8, 12, 3), "float32")
     tokens = keras.ops.convert_to_numpy(model.run(images, until="encoder_norm"))

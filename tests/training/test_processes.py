@@ -9,9 +9,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_vit import training
-from keras_vit._processes import Place, Processes, batch_shares, cores, placement, scope_of
-from keras_vit.data import open_data
+from keras_vit._processes import Place, Processes, batch_shares, placement, scope_of
 from keras_vit.training.distribution import distributed
 from tests.processes import environment, run_together
 from tests.training import in_processes
@@ -42,59 +40,70 @@ def one_thread(backend):
     torch.set_num_threads(before)
 
 
+def in_two_processes(job, backend, folder):
+    """How they ended, what they said, and the answer of both."""
+    if backend == "tensorflow":
+        pytest.skip("one process of TensorFlow uses all GPUs")
+    in_processes.start(folder)
+    variables = environment("matplotlib", "tensorflow")
+    command = ["-m", "tests.training.in_processes", job, str(folder)]
+    codes, output, errors = run_together(command, 2, variables)
+    assert output == ""  # what process 0 prints is the program's alone: gloo tells elsewhere that it is connected
+    assert (folder / "1.json").exists(), errors
+    first, second = (json.loads((folder / f"{index}.json").read_text()) for index in range(2))
+    assert first == second
+    return codes, errors, first
+
+
 @pytest.mark.nightly_elsewhere
 @pytest.mark.usefixtures("one_thread")
 def test_two_processes_do_what_one_does(backend, tmp_path):
     """They evaluate and train; one is killed, and a process alone ends the run as if nothing had happened."""
-    if backend == "tensorflow":
-        pytest.skip("one process of TensorFlow uses all GPUs")
-    in_processes.start(tmp_path)
-    variables = environment("matplotlib", "tensorflow")
-    codes, output, errors = run_together(["-m", "tests.training.in_processes", str(tmp_path)], 2, variables)
-    assert output == ""  # what process 0 prints is the program's alone: gloo tells elsewhere that it is connected
-
-    assert (tmp_path / "1.json").exists(), errors
-    first, second = (json.loads((tmp_path / f"{index}.json").read_text()) for index in range(2))
-    assert first == second
-    assert not first["tensorflow"]  # it is installed and takes seconds to import
+    codes, errors, found = in_two_processes("labels", backend, tmp_path)
+    assert not found["tensorflow"]  # it is installed and takes seconds to import
     loss, counts = in_processes.count(tmp_path)
-    assert first["count"] == [pytest.approx(loss, rel=TOLERANCE), counts]
-    assert in_processes.embed(tmp_path, "alone.npz") == 7
-    parts = [np.load(tmp_path / f"features-{index}-of-2.npz")["features"] for index in range(2)]
-    np.testing.assert_array_equal(np.concatenate(parts), np.load(tmp_path / "alone.npz")["features"])
+    assert found["count"] == [pytest.approx(loss, rel=TOLERANCE), counts]
     alone = in_processes.tune(tmp_path, "alone")
-    same_run(first["tuned"], alone)
+    same_run(found["tuned"], alone)
     models = (keras.saving.load_model(tmp_path / run / "model.keras") for run in ("whole", "alone"))
     for weight, wanted in zip(*(model.get_weights() for model in models), strict=True):
         np.testing.assert_allclose(weight, wanted, rtol=TOLERANCE, atol=1e-6)
-    masks, found = in_processes.tune_masks(tmp_path), first["masks"]
-    np.testing.assert_allclose(found["losses"], masks["losses"], rtol=1e-6)
-    np.testing.assert_allclose(found["weights"], masks["weights"], rtol=TOLERANCE, atol=1e-6)
-    assert found["mean_iou"] == pytest.approx(masks["mean_iou"], abs=1e-6)
-    if backend == "torch":  # on JAX an EoMT trains in one process
-        segments = in_processes.tune_segments(tmp_path)
-        np.testing.assert_allclose(first["segments"]["losses"], segments["losses"], rtol=TOLERANCE)
-        # Sums of rounding again, which AdamW enlarges: 1e-5 where the biases of queries have moved to a sum of 0.1.
-        np.testing.assert_allclose(first["segments"]["weights"], segments["weights"], rtol=TOLERANCE, atol=1e-5)
-        boxes = in_processes.tune_boxes(tmp_path)
-        np.testing.assert_allclose(first["boxes"]["losses"], boxes["losses"], rtol=TOLERANCE)
-        np.testing.assert_allclose(first["boxes"]["weights"], boxes["weights"], rtol=TOLERANCE, atol=1e-5)
-        assert first["boxes"]["ap"] == pytest.approx(boxes["ap"], abs=1e-6)
-    assert (tmp_path / "masks/masks.png").exists()  # process 0 draws, and the other does not wait for it
-    if backend == "jax":
-        assert first["sharded"] == 0
-    else:
-        one = curve(compiled(CONFIGS["vit"].replace(dropout=0.0)))
-        for way in ("loop", "fit"):  # global_clipnorm sees the averaged gradients: the steps are those of one process
-            np.testing.assert_allclose(first["wrapped"][way], one, rtol=TOLERANCE)
-
     assert codes[1] == -9 and codes[0] not in (0, None), errors
     assert "Another of the processes of this run has ended" in errors
     assert [path.name for path in (tmp_path / "killed").glob("step-*")] == ["step-00000002.npz"]
     same_run(in_processes.tune(tmp_path, "killed"), alone)
 
 
+@pytest.mark.nightly
 @pytest.mark.each
+@pytest.mark.usefixtures("one_thread")
+def test_two_processes_do_what_one_does_in_other_tasks(backend, tmp_path):
+    codes, errors, found = in_two_processes("others", backend, tmp_path)
+    assert codes == [0, 0], errors
+    assert in_processes.embed(tmp_path, "alone.npz") == 7
+    parts = [np.load(tmp_path / f"features-{index}-of-2.npz")["features"] for index in range(2)]
+    np.testing.assert_array_equal(np.concatenate(parts), np.load(tmp_path / "alone.npz")["features"])
+    masks = in_processes.tune_masks(tmp_path)
+    np.testing.assert_allclose(found["masks"]["losses"], masks["losses"], rtol=1e-6)
+    np.testing.assert_allclose(found["masks"]["weights"], masks["weights"], rtol=TOLERANCE, atol=1e-6)
+    assert found["masks"]["mean_iou"] == pytest.approx(masks["mean_iou"], abs=1e-6)
+    assert (tmp_path / "masks/masks.png").exists()  # process 0 draws, and the other does not wait for it
+    if backend == "jax":  # where an EoMT trains in one process
+        assert found["sharded"] == 0
+        return
+    boxes = in_processes.tune_boxes(tmp_path)
+    for name, alone in (("segments", in_processes.tune_segments(tmp_path)), ("boxes", boxes)):
+        np.testing.assert_allclose(found[name]["losses"], alone["losses"], rtol=TOLERANCE)
+        # Sums of rounding again, which AdamW enlarges: 1e-5 where the biases of queries have moved to a sum of 0.1.
+        np.testing.assert_allclose(found[name]["weights"], alone["weights"], rtol=TOLERANCE, atol=1e-5)
+    assert found["boxes"]["ap"] == pytest.approx(boxes["ap"], abs=1e-6)
+    one = curve(compiled(CONFIGS["vit"].replace(dropout=0.0)))
+    for way in ("loop", "fit"):  # global_clipnorm sees the averaged gradients: the steps are those of one process
+        np.testing.assert_allclose(found["wrapped"][way], one, rtol=TOLERANCE)
+
+
+@pytest.mark.each
+@pytest.mark.nightly
 def test_a_model_that_is_split_within_each_of_two_processes(backend):
     """Two devices each: the batch is divided between the processes, and the weights within them."""
     if backend != "jax":
@@ -110,29 +119,6 @@ def test_a_model_that_is_split_within_each_of_two_processes(backend):
 
 
 # Without processes
-
-
-@pytest.mark.parametrize("kind", ["train", "test", "pipeline"])
-@pytest.mark.parametrize("count", [2, 7])
-def test_parts_are_the_batch(count, kind):
-    """Mixup is with the image before, which is in another part for the first one of each; parts may be empty."""
-    rng = np.random.default_rng(0)
-    data = rng.integers(0, 256, (11, 6, 6, 3), dtype="uint8"), np.arange(11) % 3
-    options = {"image_size": 6, "batch_size": 5, "split": "test" if kind == "test" else "train", "classes": 3}
-    if kind != "test":
-        options["augmentation"] = training.Augmentation(mixup=0.3)
-    if kind == "pipeline":
-        data = [(rng.integers(0, 256, (5, 6, 6, 3), dtype="uint8"), np.arange(5) % 3) for _ in range(2)]
-    with contextlib.ExitStack() as stack:
-        whole, *parts = (
-            stack.enter_context(open_data(data, **options, shard=shard))
-            for shard in ((0, 1), *((i, count) for i in range(count)))
-        )
-        for step in (0, 1):
-            found = zip(*(part.batch(step) for part in parts), strict=True)
-            for arrays, wanted in zip(found, whole.batch(step), strict=True):
-                np.testing.assert_array_equal(np.concatenate(arrays), wanted)
-            assert {part.length(step) for part in parts} == {whole.length(step)}
 
 
 TORCHRUN = {"RANK": "3", "WORLD_SIZE": "8", "MASTER_ADDR": "a", "MASTER_PORT": "12", "LOCAL_RANK": "1"}
@@ -153,17 +139,6 @@ SLURM = {"SLURM_PROCID": "5", "SLURM_STEP_NUM_TASKS": "8", "SLURM_LOCALID": "1",
 )
 def test_what_launchers_say(environment, place):
     assert placement(environment) == place
-
-
-def test_processes_of_one_machine_share_its_cores(monkeypatch):
-    monkeypatch.setattr(os, "cpu_count", lambda: 64)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(64), raising=False)
-    assert cores() == 64
-    for name, value in {**TORCHRUN, "LOCAL_WORLD_SIZE": "8"}.items():
-        monkeypatch.setenv(name, value)
-    assert cores() == 8
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(4))  # what a launcher has bound is this process's own
-    assert cores() == 4
 
 
 def test_what_launchers_cannot_mean():
@@ -201,8 +176,7 @@ def test_strategies_of_several_processes_are_refused(backend):
         assert batch_shares(SimpleNamespace(distribute_strategy=alone)) == 2
 
 
-@pytest.mark.each
-def test_failures_that_are_nobodys_loss_stay(backend):
+def test_failures_that_are_nobodys_loss_stay():
     """A lost process is told in plain words, an error of this one as it is."""
     with pytest.raises(RuntimeError, match="out of memory"), Processes(0, 2).failing_together():
         raise RuntimeError("CUDA out of memory")

@@ -45,7 +45,6 @@ def test_two_processes_do_not_share_a_folder(tmp_path):
 
 @pytest.fixture
 def folder(tmp_path):
-    """A run with one checkpoint and a log."""
     run = RunFolder(tmp_path / "run", SETTINGS)
     with run.locked():
         run.save(new_model(), 5, LOG)

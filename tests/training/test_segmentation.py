@@ -1,14 +1,12 @@
 """Linear heads for masks: the loss, what trains, how good it is, and runs that go on."""
 
-import json
-
 import keras
 import numpy as np
 import pytest
 
 import keras_vit
-from examples.scenes import SCENE_CLASSES, make_scenes, save_scenes
-from keras_vit import LinearSegmenter, VisionTransformer, cli, data, segmentation, training
+from examples.scenes import SCENE_CLASSES, make_scenes
+from keras_vit import LinearSegmenter, VisionTransformer, data, segmentation, training
 from keras_vit.layers.base import weights_by_path
 from tests.pictures import save
 from tests.small_models import small_vit_config
@@ -42,7 +40,6 @@ def segmenter():
 
 
 def matrix(old, new):
-    """Linear between half-pixel centres."""
     at = np.clip((np.arange(new) + 0.5) * old / new - 0.5, 0, old - 1)
     low = np.floor(at).astype(int)
     rows = np.zeros((new, old))
@@ -186,13 +183,8 @@ SMALL = (SCENES[0][:4], SCENES[1][:4])
 REFUSED = [
     (dict(model=None), TypeError, "model must"),
     (dict(model="no such model"), ValueError, "no such model"),
-    (dict(data=None), TypeError, "data must"),
     (dict(data=SMALL, classes=2), ValueError, "has the label"),
     (dict(recipe="finetune/cifar10"), TypeError, "must be a data.MaskAugmentation"),
-    (dict(recipe=RECIPE.replace(class_weight="balanced")), ValueError, "class_weight"),
-    (dict(recipe=RECIPE.replace(label_smoothing=0.1)), ValueError, "label_smoothing"),
-    (dict(recipe=RECIPE.replace(sampling="sqrt")), ValueError, "sampling"),
-    (dict(recipe=RECIPE.replace(patch_drop=0.5)), ValueError, "patch_drop"),
     (dict(layers=2), ValueError, "layers"),
     (dict(layers=4), ValueError, "layers=4 shall be read, but the model has 2 blocks"),
     (dict(pictures="mine"), ValueError, "pictures"),
@@ -237,20 +229,6 @@ def test_images_of_classes_and_masks_are_not_mixed_up(segmenter, tmp_path):
             train(source, images, recipe, verbose=False)
 
 
-def test_the_command_trains_and_evaluates(tmp_path, capsys):
-    pytest.importorskip("PIL.Image")
-    folder = save_scenes(tmp_path / "scenes", train=8, test=3, image_size=24)
-    new_model().save(tmp_path / "start.keras")
-    arguments = "--task segmentation --steps 2 --batch-size 4 --image-size 24 --warmup-steps 0".split()
-    start, run = str(tmp_path / "start.keras"), str(tmp_path / "run")
-    assert cli.main(["finetune", start, str(folder), *arguments, "--output", run, "--json"]) == 0
-    tuned = json.loads(capsys.readouterr().out)
-    assert tuned["class_names"] == list(NAMES) and tuned["mean_iou"] is not None
-    assert cli.main(["evaluate", f"{run}/model.keras", str(folder), "--task", "segmentation", "--json"]) == 0
-    found = json.loads(capsys.readouterr().out)
-    assert found["mean_iou"] == pytest.approx(tuned["mean_iou"]) and found["pictures"] == 3
-
-
 def write_scenes(folder, names):
     """The scenes in a folder whose classes.txt has the names in another order, and the numbers with them."""
     numbers = np.array([*(names.index(name) for name in NAMES), *[255] * (256 - len(NAMES))], "uint8")
@@ -281,17 +259,6 @@ def test_options_of_new_heads_are_refused_where_there_is_one(segmenter, option):
     values = {"layers": 4, "pictures": "dinov3", "frozen": False}
     with pytest.raises(ValueError, match=f"{option}=.* is for the model .VisionTransformer"):
         tune(segmenter, **{option: values[option]})
-
-
-def test_a_process_alone_waits_for_no_other(monkeypatch):
-    """Under a launcher that has started two, of which this one trains and evaluates by itself."""
-    launcher = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}
-    for name, value in launcher.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.setattr("keras_vit._processes._connect_torch", lambda place: pytest.fail("it waits for the other"))
-    done = tune(recipe=RECIPE.replace(steps=1), every=1, distribution="alone")
-    assert done.mean_iou >= 0
-    assert segmentation.evaluate(done.model, TEST, distribution="alone", progress=False).pictures == 4
 
 
 def test_masks_to_evaluate_on_are_read_as_those_to_train_on():

@@ -1,22 +1,18 @@
 """Several labels, numbers, uneven classes, tables and held-out shares in `finetune`."""
 
-import json
-
 import keras
 import numpy as np
 import pytest
 
-from keras_vit import cli, data, training
-from keras_vit.checkpoints import save_model
-from tests.pictures import save
+from keras_vit import data, training
 from tests.training.test_finetuning import RECIPE, colours, finetune, new_model
-from tests.training.test_loop import assert_same_weights, cut_off
 
 
 def softplus(x):
     return np.logaddexp(0, x)
 
 
+@pytest.mark.nightly_elsewhere
 def test_losses_with_weights_of_classes():
     """An independent reading of PyTorch's `weight` and `pos_weight`, with a plain mean."""
     rng = np.random.default_rng(0)
@@ -86,50 +82,3 @@ def test_it_learns(target):
         assert outputs.shape == (48, 1) and done.accuracy is None
         # 0.67 where all are the mean, which the head's bias starts with.
         assert done.log[-1]["val_mean_absolute_error"] < 0.5 and np.abs(outputs[:, 0] - labels).mean() < 0.5
-
-
-@pytest.mark.once  # test_loop.py and test_finetuning.py kill runs on each backend
-def test_a_killed_run_with_a_table_a_share_and_sampling_goes_on(tmp_path):
-    """To the same weights, bit for bit."""
-    pixels, labels = colours(30)
-    for i, picture in enumerate(pixels):
-        save(tmp_path / f"{i}.png", picture)
-    names = [f"{'abc'[n]} {'de'[n % 2] if i % 3 else ''}" for i, n in enumerate(labels)]
-    columns = {"file": [f"{i}.png" for i in range(30)], "label": names}
-    table = data.open_table(columns, separator=" ", folder=tmp_path)
-    recipe = RECIPE.replace(class_weight={"b": 4.0}, sampling="sqrt", label_smoothing=0.1)
-    options = {"data": table, "recipe": recipe, "steps": 4, "every": 2, "validation": 0.2}
-    whole = finetune(new_model(), output=tmp_path / "whole", **options)
-    assert whole.class_names == ["a", "b", "c", "d", "e"]
-    cut_off(finetune, 3, model=new_model(), output=tmp_path / "run", **options)
-    resumed = finetune(new_model(), output=tmp_path / "run", **options)
-    assert_same_weights(resumed.model, whole.model)
-    with pytest.raises(ValueError, match="holds a run with other settings: .*sampling"):
-        finetune(new_model(), output=tmp_path / "run", **options | {"recipe": recipe.replace(sampling=None)})
-
-
-@pytest.mark.once
-def test_the_command_line_trains_on_tables_and_predicts(tmp_path, capsys):
-    pixels, labels = colours(24)
-    for i, picture in enumerate(pixels):
-        save(tmp_path / f"{i}.png", picture)
-    rows = [f"{i}.png,{'abc'[n]}|{'de'[i % 2]},{n}" for i, n in enumerate(labels)]
-    (tmp_path / "labels.csv").write_text("\n".join(["image,tags,age", *rows]))
-    save_model(new_model(), tmp_path / "start.keras")
-    start, run = str(tmp_path / "start.keras"), str(tmp_path / "run")
-    table = [str(tmp_path / "labels.csv"), "--file", "image", "--validation", "0.2", "--steps", "2", "--restart"]
-    common = ["finetune", start, *table, "--output", run, "--batch-size", "8", "--image-size", "8"]
-    several = ["--label", "tags", "--separator", "|", "--sampling", "sqrt", "--class-weight", "a=2", "b=0.5"]
-    assert cli.main([*common, *several]) == 0
-    assert "val ranking precision" in capsys.readouterr().out
-    predict = ["predict", "--json", str(tmp_path / "0.png"), "--weights", f"{run}/model.keras"]
-    assert cli.main([*predict, "--threshold", "0"]) == 0
-    found = json.loads(capsys.readouterr().out)[0]["classes"]
-    assert sorted(entry["name"] for entry in found) == ["a", "b", "c", "d", "e"]
-    assert cli.main([*common, "--label", "age", "--target", "number"]) == 0
-    capsys.readouterr()
-    assert cli.main(predict) == 0
-    assert 0 <= json.loads(capsys.readouterr().out)[0]["number"] <= 2
-    for wrong, words in ((["--class-weight", "a=b"], "NAME=WEIGHT"), (["--label", "nothing"], "no column 'nothing'")):
-        assert cli.main([*common, *wrong]) == 1
-        assert words in capsys.readouterr().err

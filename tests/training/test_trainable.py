@@ -29,7 +29,6 @@ def make(**changes):
 
 
 def draw_adapters(model):
-    """Second matrices of adapters that are not zero."""
     for name, weight in weights_by_path(model).items():
         if name.endswith("lora_kernel_b"):
             weight.assign(np.random.default_rng(5).normal(size=weight.shape))
@@ -76,19 +75,6 @@ def test_frozen_weights_stay_and_files_know(tmp_path):
     again = keras.saving.load_model(tmp_path / "model.keras")
     assert training(again) == training(model)
     again.train_on_batch(IMAGES, LABELS)  # the optimizer's state fits the weights that train
-
-
-@pytest.mark.once
-def test_single_weights_and_layers_with_layers_inside():
-    model = VisionTransformer(CONFIG.replace(pooling="map"))
-    frozen = freeze(model, ["pooling/probe", "block_0/attention/query/kernel"])
-    assert frozen == ["block_0/attention/query/kernel", "pooling/probe"]
-    assert training(model.with_config(classes=5)) == training(model)
-    freeze(model, "pooling/mlp")
-    assert "pooling/attention/out/bias" in training(model) and "pooling/mlp/fc1/kernel" not in training(model)
-    assert model.get_layer("pooling").trainable and not model.get_layer("pooling").mlp.trainable
-    freeze(model, "pooling")
-    assert not any(name.startswith("pooling") for name in training(model))
 
 
 # Adapters
@@ -146,6 +132,7 @@ def test_also_on_a_frozen_model_and_beside_freezing():
     assert "block_0/attention/query/lora_kernel_b" in {w.path for w in model.trainable_weights}
 
 
+@pytest.mark.nightly_elsewhere
 def test_adapters_alone_travel(trained, tmp_path):
     model, _ = trained
     path = save_adapters(model, tmp_path / "adapters.npz")
