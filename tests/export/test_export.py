@@ -27,10 +27,10 @@ CASES = {
         {"softmax": True},
     ),
     "openvino": (HYBRID, {"batch_size": 2, "uint8_input": True}),
-    "torch": (BIT.replace(dynamic=True), {"uint8_input": True}),
+    "torch": (BIT, {"uint8_input": True, "softmax": True}),
     "stablehlo": (CONFIG.replace(dynamic=True, classes=None), {}),
 }
-OUTPUTS = {"litert": "probabilities", "onnx": "probabilities", "stablehlo": "features"}
+OUTPUTS = {**dict.fromkeys(("litert", "onnx", "torch"), "probabilities"), "stablehlo": "features"}
 # Formats that another framework writes, in a process of its own: one on each backend, so that each framework is asked
 # by another. `make demo` has LiteRT from all of them, and benchmarks/exports.py goes through all formats.
 HERE = keras.backend.backend()

@@ -63,6 +63,14 @@ def test_in_every_format(format, tmp_path, backend):
         np.testing.assert_allclose(answers[name], values, atol=SAME_FUNCTION * max(1, np.abs(values).max()))
 
 
+@pytest.mark.nightly
+def test_a_bit_for_any_size_as_a_program_of_torch(tmp_path, backend):
+    if backend != "torch":
+        pytest.skip("written by torch")
+    report = export(new_model(BIT.replace(dynamic=True)), tmp_path / "model.pt2", uint8_input=True, measure=False)
+    assert report.images == 10 and report.max_abs_error < SAME_FUNCTION  # of two sizes
+
+
 @pytest.mark.parametrize("make", [extractor, sequential])
 def test_mixed_precision_becomes_float32(make):
     model = make(dtype="mixed_bfloat16")
