@@ -69,7 +69,7 @@ def whole_number(name: str, value: Any, least: int) -> int:
 
 def whole_numbers(name: str, values: Any, least: int) -> tuple[int, ...]:
     """Returns one integer or several as a tuple of int."""
-    values = (values,) if isinstance(values, numbers.Integral) else tuple(values)
+    values = tuple(values) if isinstance(values, Iterable) else (values,)
     if not values:
         raise ValueError(f"{name} must be at least one integer, but it is empty.")
     return tuple(whole_number(name, value, least) for value in values)
@@ -140,7 +140,7 @@ def check_class_name(name: str, where: str) -> None:
 
 
 def check_class_names(
-    class_names: Sequence[str] | None, classes: int | None
+    class_names: Sequence[str] | None, classes: int | None, distinct: bool = True
 ) -> tuple[tuple[str, ...] | None, int | None]:
     """Returns the class names as a tuple, None if there are none, and their number, else `classes`."""
     classes = None if classes is None else whole_number("classes", classes, 1)
@@ -155,13 +155,11 @@ def check_class_names(
         if not isinstance(name, str):
             raise TypeError(f"class_names must be strings in the order of the labels, but {name!r} is not a string.")
         check_class_name(name, f"{name!r} in class_names")
-    if len(set(names)) < len(names):
+    if distinct and len(set(names)) < len(names):
         twice = next(name for name in names if names.count(name) > 1)
         raise ValueError(f"class_names must differ from each other, but {twice!r} occurs more than once.")
     if classes not in (None, len(names)):
-        raise ValueError(
-            f"class_names must have a name for each of the {classes} classes, but {len(names)} were given."
-        )
+        raise ValueError(f"class_names must name each of the {classes} classes, but has {len(names)} names.")
     return names, len(names)
 
 

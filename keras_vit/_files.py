@@ -29,7 +29,8 @@ def ending_of(path: str | os.PathLike[str], *endings: str) -> str:
     """Returns the ending of a file to write, in lower case; ValueError for one that is not among `endings`."""
     ending = Path(path).suffix.lower()
     if ending not in endings:
-        raise ValueError(f"path must end with {' or '.join(endings)}, but {os.fspath(path)!r} was given.")
+        wanted = f"{', '.join(endings[:-1])} or {endings[-1]}"
+        raise ValueError(f"path must end with {wanted}, but {os.fspath(path)!r} was given.")
     return ending
 
 

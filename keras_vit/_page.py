@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from keras_vit._arguments import printable, require_packages
-from keras_vit._files import expanded_path, write_text
+from keras_vit._files import ending_of, expanded_path, write_text
 from keras_vit._pictures import FORMATS, need_matplotlib
 
 _TEMPLATE = Path(__file__).parent / "_page.html"
@@ -81,18 +81,15 @@ def html_table(rows: Iterable[Mapping[str, Any]]) -> Html:
 
 def check_page_path(path: str | os.PathLike[str]) -> Path:
     """Returns the path of a page; ValueError unless it ends with `.html` or `.htm`."""
-    if Path(path).suffix.lower() not in (".html", ".htm"):
-        raise ValueError(f"path must end with .html, but {os.fspath(path)!r} was given.")
+    ending_of(path, ".html", ".htm")
     return Path(expanded_path(path))
 
 
 def check_sheet_path(path: str | os.PathLike[str]) -> None:
     """Raises ValueError unless a path ends as a page or a figure does, ImportError where what draws it is missing."""
-    suffix = Path(path).suffix.lower()
-    if suffix not in (".html", ".htm", *FORMATS):
-        raise ValueError(f"path must end with one of {('.html', *FORMATS)}, but {os.fspath(path)!r} was given.")
+    ending = ending_of(path, ".html", ".htm", *FORMATS)
     require_packages("A contact sheet", ("PIL",), "images")
-    if suffix in FORMATS:
+    if ending in FORMATS:
         need_matplotlib()
 
 

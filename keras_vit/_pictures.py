@@ -6,13 +6,12 @@ import itertools
 import math
 import os
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from keras_vit._arguments import printable, require_packages
-from keras_vit._files import replacing
+from keras_vit._files import ending_of, replacing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -88,9 +87,7 @@ def need_matplotlib() -> None:
 @contextlib.contextmanager
 def figure_for(path: PathLike, width: float, height: float, **options: Any) -> Iterator["Figure"]:
     """Yields a figure of 110 x 110 pixels for each unit of `width` and `height`, in the package's colours."""
-    suffix = "" if path is None else Path(path).suffix.lower()
-    if path is not None and suffix not in FORMATS:
-        raise ValueError(f"path must end with one of {FORMATS}, but {os.fspath(path)!r} was given.")
+    ending = "" if path is None else ending_of(path, *FORMATS)
     need_matplotlib()
     from matplotlib import rc_context
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -102,7 +99,7 @@ def figure_for(path: PathLike, width: float, height: float, **options: Any) -> I
         yield figure
         if path is not None:
             with replacing(path) as temporary:
-                figure.savefig(temporary, format=suffix[1:], metadata=_NO_DATE.get(suffix, {}))
+                figure.savefig(temporary, format=ending[1:], metadata=_NO_DATE.get(ending, {}))
 
 
 def tile_axes(

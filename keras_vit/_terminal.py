@@ -50,8 +50,8 @@ class Table(list[dict[str, Any]]):
         from rich import box
         from rich.table import Table as RichTable
 
-        columns = dict(self.columns or {key: key.replace("_", " ") for key in (self[0] if self else {})})
-        numbers = {key for key in columns if key == "size" or any(isinstance(row[key], (int, float)) for row in self)}
+        columns = dict(self.columns or {key: key.replace("_", " ") for row in self for key in row})
+        numbers = {"size", *(key for row in self for key in row if isinstance(row[key], (int, float)))}
         widths = {}
         for key, title in columns.items():
             width = max([len(title), *(len(_value(row, key)) for row in self)])
@@ -81,14 +81,14 @@ class PlainData:
     hidden: ClassVar[tuple[str, ...]] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns fields and `derived` properties, without the `hidden`, as plain data for JSON; NaN becomes None."""
+        """Returns fields and `derived` properties, without `hidden` ones, for JSON: None for NaN and infinity."""
         fields: Any = self
         names = [field.name for field in dataclasses.fields(fields) if field.name not in self.hidden]
         return {name: _plain(getattr(self, name)) for name in (*names, *self.derived)}
 
 
 def _plain(value: Any) -> Any:
-    """Returns a value as JSON can hold it: arrays as lists, results as dicts, NaN as None."""
+    """Returns a value as JSON can hold it: arrays as lists, results as dicts, None for NaN and infinite numbers."""
     if isinstance(value, PlainData):
         return value.to_dict()
     if isinstance(value, os.PathLike):
@@ -99,7 +99,7 @@ def _plain(value: Any) -> Any:
         return [_plain(one) for one in value]
     if hasattr(value, "tolist"):  # NumPy's arrays and numbers
         return _plain(value.tolist()) if value.dtype.kind == "f" else value.tolist()
-    return None if isinstance(value, float) and math.isnan(value) else value
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 @dataclasses.dataclass(frozen=True)
@@ -303,7 +303,7 @@ def _text(*lines: object) -> "Text":
 
 def _value(row: Mapping[str, Any], key: str) -> str:
     """Returns the text of a cell: numbers rounded, `-` for None, with `~` before what was deduced."""
-    value = row[key]
+    value = row.get(key)
     if value is None:
         return "-"
     if key in ("params", "macs"):

@@ -1,14 +1,17 @@
 """Text from strangers on a terminal: escaped, and as rows and pairs that print as tables."""
 
+import dataclasses
 import io
+import json
 import re
 import time
 
+import numpy as np
 import pytest
 from rich.console import Console
 
-from keras_vit._arguments import did_you_mean, printable
-from keras_vit._terminal import ProgressBar, Table, as_text, pairs_table
+from keras_vit._arguments import did_you_mean, printable, whole_numbers
+from keras_vit._terminal import PlainData, ProgressBar, Table, as_text, pairs_table
 
 pytestmark = pytest.mark.once
 
@@ -38,6 +41,26 @@ def test_a_table_is_its_rows():
     assert rows == [dict(rows[0])]
     assert text.split("\n")[-3].split() == ["a", "~1.5", "M", "0.001", "2.00", "-"]
     assert "~ deduced, not seen" in text and "parameters" in text and str(Table()) == ""
+
+
+def test_a_row_may_lack_what_others_have():
+    assert str(Table([{"name": "a"}, {"size": 2}])).split()[-4:] == ["a", "-", "-", "2"]
+
+
+def test_json_has_no_infinite_numbers():
+    @dataclasses.dataclass
+    class Figures(PlainData):
+        loss: float
+        shares: np.ndarray
+
+    plain = Figures(float("inf"), np.array([0.5, -np.inf, np.nan])).to_dict()
+    assert json.loads(json.dumps(plain, allow_nan=False)) == {"loss": None, "shares": [0.5, None, None]}
+
+
+def test_whole_numbers_name_their_argument():
+    for top in (True, 5.0, None, (1, 2.5)):
+        with pytest.raises(TypeError, match="top must be a whole number"):
+            whole_numbers("top", top, 1)
 
 
 @pytest.mark.parametrize("columns", [30, 60, 80, 120, 200])

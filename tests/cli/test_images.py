@@ -193,7 +193,7 @@ def test_similar_and_duplicates(run, colours, first, tmp_path):
         (colours / "test" / name,) * 2 for name in ("red", "green", "blue")
     }
     for command in (("similar", photo, features), ("duplicates", features, "--threshold", 1)):
-        assert "must end with one of ('.html', '.png'" in run(*command, "--output", "sheet.jpg", code=1).err
+        assert "must end with .html, .htm, .png" in run(*command, "--output", "sheet.jpg", code=1).err
     assert "another model" in run("similar", photo, features, "--weights", "glyphs", code=1).err
     np.savez(tmp_path / "foreign.npz", names=["a"])
     assert "was not written by evaluation.embed" in run("duplicates", tmp_path / "foreign.npz", code=1).err

@@ -93,7 +93,7 @@ REFUSED = [
     (lambda: nearest((0, 0, 0), 18), "count must be from 1 to 17"),
     (lambda: nearest((0, 0, 0), layer="encoded"), "layer must be the name of a layer .*'block_0'.* but 'encoded'"),
     (lambda: nearest((0, 0, 0), layer="head"), "must return a map or tokens, but 'head'"),
-    (lambda: inspection.plot("distance", np.ones((3, 2)), path="x"), "must end with one of .*'.png', '.svg'"),
+    (lambda: inspection.plot("distance", np.ones((3, 2)), path="x"), "must end with .png, .svg or .pdf"),
     (lambda: inspection.plot("rollout", MAPS, PIXELS[:1]), "an image for each of 2 maps, but 1 were"),
     (lambda: inspection.plot("rollout", MAPS, PIXELS / 127.5 - 1), r"Pass shown_pixels\(model, images\)"),
     (lambda: inspection.plot("features", MAPS, PIXELS), r"values must be numbers \(batch, rows, columns, 3\)"),
