@@ -23,13 +23,9 @@ for _other in Path(__file__).parents[1].glob("keras_vit-*.dist-info"):
 _MODULES = {"keras_vit.cli", "keras_vit.data.workers", "keras_vit.export.processes"}
 
 
-def _is_program() -> bool:
-    """Whether this process is `keras-vit`, `python -m keras_vit.cli`, or a worker of `keras_vit.data` or `.export`."""
-    started = sys.argv[0] if sys.argv else ""  # "-m" until the module's package has been imported
-    return PurePath(started).stem == "keras-vit" or (started == "-m" and not _MODULES.isdisjoint(sys.orig_argv))
-
-
-IS_PROGRAM = _is_program()
+_started = sys.argv[0] if sys.argv else ""  # "-m" until the module's package has been imported
+# Whether this process is `keras-vit`, `python -m keras_vit.cli`, or a worker of `keras_vit.data` or `.export`.
+IS_PROGRAM = PurePath(_started).stem == "keras-vit" or (_started == "-m" and not _MODULES.isdisjoint(sys.orig_argv))
 
 
 def pip_install(extra: str) -> str:
@@ -54,6 +50,12 @@ def lazy_names(package: str) -> Callable[[str], object]:
     return __getattr__
 
 
+def imported_names(package: str) -> list[str]:
+    """Returns the `__all__` of a package that imports all that it offers at once."""
+    names = vars(sys.modules[package]).items()
+    return sorted(name for name, value in names if not name.startswith("_") and not inspect.ismodule(value))
+
+
 def import_all(module: ModuleType) -> None:
     """Imports every name in the `__all__` of a package and of its packages; ImportError if one fails."""
     for name in vars(module)["__all__"]:
@@ -62,7 +64,7 @@ def import_all(module: ModuleType) -> None:
             import_all(value)
 
 
-# Package to module to the names that it has there.
+# Package to module to the names that it has there, for those that are imported when they are used.
 PACKAGES: dict[str, dict[str, str]] = {
     "keras_vit": {
         "keras_vit": "data depth detection evaluation export inspection layers segmentation text training",
@@ -113,17 +115,6 @@ PACKAGES: dict[str, dict[str, str]] = {
         "keras_vit.detection.detecting": "Detection detect plot suppressed",
         "keras_vit.detection.metrics": "MeanAP MeanAPResult evaluate",
     },
-    "keras_vit.evaluation": {
-        "keras_vit._pictures": "need_matplotlib",
-        "keras_vit.evaluation.accuracy": "AccuracyResult Mistake batches evaluate",
-        "keras_vit.evaluation.embedding": "EmbeddedImages embed",
-        "keras_vit.evaluation.few_shot": (
-            "FewShotResult L2 L2_SWEEP LeastSquaresProbe SHOTS extract_features few_shot knn_accuracy"
-        ),
-        "keras_vit.evaluation.report": "confusion_shares draw_confusion most_confused write_files write_report",
-        "keras_vit.evaluation.similarity": "draw_similar find_duplicates find_similar knn near_duplicates search",
-        "keras_vit.evaluation.targets": "MultilabelResult NumberResult average_precision best_thresholds f1_scores",
-    },
     "keras_vit.export": {
         "keras_vit.export.exporting": "ExportOptions ExportReport TOLERANCES export",
     },
@@ -150,10 +141,9 @@ PACKAGES: dict[str, dict[str, str]] = {
         ),
         "keras_vit.layers.positions": "RotaryEmbedding sincos2d",
         "keras_vit.layers.resnet": "BiTUnit PaddedMaxPooling2D ResNetUnit StdConv2D bit_conv group_norm",
-        "keras_vit.layers.texts": "AddTextPositions TextMask TextPooling",
         "keras_vit.layers.tokens": (
-            "AddPositionEmbedding AddSinCosPositionEmbedding ClassToken MAPHead PatchDropout PatchEmbedding "
-            "RegisterTokens SelfMask TokenDropout TokenMap TokenPooling"
+            "AddPositionEmbedding AddSinCosPositionEmbedding AddTextPositions ClassToken MAPHead PatchDropout "
+            "PatchEmbedding RegisterTokens SelfMask TextMask TextPooling TokenDropout TokenMap TokenPooling"
         ),
     },
     "keras_vit.models": {
@@ -161,7 +151,6 @@ PACKAGES: dict[str, dict[str, str]] = {
         "keras_vit.models.changes": (
             "CreateOptions LoadOptions ModelOptions adapted_layers check_tokens merge_lora require_adapters"
         ),
-        "keras_vit._arguments": "pair",
         "keras_vit.models.config": "BiTConfig ModelConfig TextConfig ViTConfig",
         "keras_vit.models.dense": "DPT DenseModel Detector EoMT LinearDepth LinearSegmenter",
         "keras_vit.models.dense_config": (
@@ -172,20 +161,9 @@ PACKAGES: dict[str, dict[str, str]] = {
         "keras_vit.models.sizes": "convolutions count_macs count_weights",
         "keras_vit.models.text_encoder": "TextEncoder",
         "keras_vit.models.variants": (
-            "BIT_VARIANTS BiTVariant FAMILIES VARIANTS Variant factory_name find_variant has_layers_of variant_config "
-            "variant_of"
+            "BIT_VARIANTS FAMILIES VARIANTS factory_name find_variant has_layers_of variant_config variant_of"
         ),
         "keras_vit.models.vision_transformer": "BiT VisionTransformer",
-    },
-    "keras_vit.preprocessing": {
-        "keras_vit.preprocessing.applications": (
-            "LABEL_SETS LabelSet decode_predictions imagenet1k_classes imagenet21k_classes label_set naflex_size "
-            "preprocess_input sample_image"
-        ),
-        "keras_vit.preprocessing.images": (
-            "Pipeline RESIZES resize_and_crop check_mode check_pixels is_file load_image resize_images"
-        ),
-        "keras_vit.interpolation": "FILTERS",
     },
     "keras_vit.segmentation": {
         "keras_vit.preprocessing": "LabelSet label_set",

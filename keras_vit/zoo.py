@@ -12,35 +12,13 @@ from keras_vit._options import keywords, refuse_unknown
 from keras_vit.checkpoints.catalogue import repositories_called
 from keras_vit.checkpoints.files import path_of, weights_in
 from keras_vit.checkpoints.keras_files import check_unpacked
-from keras_vit.models import (
-    VARIANTS,
-    BiT,
-    BiTConfig,
-    CreateOptions,
-    DenseConfig,
-    DenseModel,
-    LoadOptions,
-    ModelOptions,
-    VisionTransformer,
-    ViTConfig,
-    factory_name,
-    find_variant,
-    has_layers_of,
-    variant_config,
-    variant_of,
-)
-from keras_vit.models.changes import (
-    OF_BUILDING,
-    OF_SOURCES,
-    changed_config,
-    config_changes,
-    layers_to_reinitialise,
-)
+from keras_vit.models import BiT, CreateOptions, LoadOptions, ModelOptions, VisionTransformer
+from keras_vit.models.changes import OF_BUILDING, OF_SOURCES, changed_config, config_changes, layers_to_reinitialise
 
 T = TypeVar("T")
 
 
-def load(source: Source, **options: Unpack[LoadOptions]) -> VisionTransformer | BiT | DenseModel:
+def load(source: Source, **options: Unpack[LoadOptions]) -> VisionTransformer | BiT | models.DenseModel:
     """Returns the model of a name, an address, a file or a folder.
 
     Options that are left out keep the value of the source. Checkpoints other than Keras files do not store activations
@@ -115,11 +93,11 @@ def _load_checkpoint(path: Source, options: Mapping[str, Any]) -> Any:
     size = options.get("image_size")
     plan = checkpoints.open_checkpoint(path, image_size=None if size == "dynamic" else size, **reading)
     config = _with_names_beside(plan.config, path if head is None else head)
-    if isinstance(config, DenseConfig) and "numerics" in options:
+    if isinstance(config, models.DenseConfig) and "numerics" in options:
         raise ValueError(f"numerics does not apply to {path}, a model of the kind {config.model}. Leave it out.")
     changes = config_changes(config, options, str(path))
     channels = changes.pop("channels", config.channels)  # the kernel is adapted once it is there
-    if isinstance(config, BiTConfig) and size is None:
+    if isinstance(config, models.BiTConfig) and size is None:
         changes["image_size"] = _size_of_bit(options.get("input_tensor"))
     new = changed_config(config, changes)
     keep_head = "head" not in layers_to_reinitialise(config, new)
@@ -163,7 +141,7 @@ def create_model(variant: str, **options: Unpack[CreateOptions]) -> VisionTransf
             raise ValueError(f"pretrained=True and weights={weights!r} exclude each other. Pass one of the two.")
         weights = checkpoints.find_recommended(variant)
     is_ours = weights is not None and os.fspath(weights).endswith(".weights.h5")
-    config = variant_config(variant) if weights is None or is_ours else _config_of(weights, variant)
+    config = models.variant_config(variant) if weights is None or is_ours else _config_of(weights, variant)
     if given.get("include_top", True) and (given.get("classes") or config.classes):
         given["classifier_activation"] = options.get("classifier_activation", "softmax") or "linear"
     if weights is None or is_ours:
@@ -178,7 +156,7 @@ def create_model(variant: str, **options: Unpack[CreateOptions]) -> VisionTransf
 def _variant_called(name: str) -> str:
     """Returns `find_variant(name)`; ValueError also says which variant a repository of that name has."""
     try:
-        return find_variant(name)
+        return models.find_variant(name)
     except ValueError:
         rows = repositories_called(name)
         if not rows:
@@ -193,7 +171,7 @@ def _new_model(variant: str, config: Any, options: dict[str, Any], weights: Sour
     """Returns a model of a variant with random weights, or with those of a `.weights.h5` that this same model saved."""
     options = dict(options)
     include_top, representation_size = options.get("include_top", True), None
-    if isinstance(config, ViTConfig):
+    if isinstance(config, models.ViTConfig):
         representation_size = options.pop("representation_size", None)
         class_token, pooling = options.pop("class_token", config.class_token), config.pooling
         if class_token != config.class_token and pooling in ("token", "avg"):
@@ -239,8 +217,8 @@ def _config_of(weights: Source, variant: str) -> Any:
         config = checkpoints.config_in_file(os.path.expanduser(path))
     else:
         config = checkpoints.open_checkpoint(checkpoints.find_checkpoint(path)).config
-    if config is None or not has_layers_of(config, variant):
-        known = None if config is None else variant_of(config)
+    if config is None or not models.has_layers_of(config, variant):
+        known = None if config is None else models.variant_of(config)
         raise ValueError(
             f"{weights} holds {known or 'a model that is not a known variant'}, but {variant} was asked for. Load "
             "it with keras_vit.load(path), which takes the model from the file."
@@ -260,7 +238,7 @@ def _with_names_beside(config: Any, path: Source) -> Any:
         return config
     try:
         names = checkpoints.names_beside(path)
-        if names is not None and len(names) != config.classes and isinstance(config, DenseConfig):
+        if names is not None and len(names) != config.classes and isinstance(config, models.DenseConfig):
             raise ValueError(f"classes.txt has {len(names)} names, but the model has {config.classes} classes.")
     except ValueError as error:  # the model is usable, whatever lies beside it
         warn_caller(f"The outputs of {path} have no names: {error}")
@@ -289,7 +267,7 @@ def _factory(variant: str, kind: type[T]) -> Callable[..., T]:
         model: Any = create_model(variant, **options)
         return model
 
-    name = factory.__name__ = factory.__qualname__ = factory_name(variant)
+    name = factory.__name__ = factory.__qualname__ = models.factory_name(variant)
     but = ", except for what a ResNet has no use for" if kind is BiT else ""
     loaded = ""
     with contextlib.suppress(FileNotFoundError):  # where the package was packed without its data
@@ -328,8 +306,8 @@ BiT_R152x4 = _factory("BiT-R152x4", BiT)
 
 # Those of the other families, DeiT_B16, DINOv2_S14 and so on: a row of the table is all there is to say of each.
 FAMILY_FACTORIES: dict[str, Callable[..., VisionTransformer]] = {
-    factory_name(variant): _factory(variant, VisionTransformer)
-    for variant, row in VARIANTS.items()
+    models.factory_name(variant): _factory(variant, VisionTransformer)
+    for variant, row in models.VARIANTS.items()
     if row.family != "ViT"
 }
 globals().update(FAMILY_FACTORIES)

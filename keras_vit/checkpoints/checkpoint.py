@@ -13,7 +13,7 @@ from typing import Any, Literal
 import numpy as np
 
 from keras_vit import layers, models
-from keras_vit._arguments import check_choice, printable, warn_caller
+from keras_vit._arguments import check_choice, pair, printable, warn_caller
 from keras_vit._terminal import PlainData, ProgressBar, megabytes
 from keras_vit.checkpoints import accounting
 from keras_vit.checkpoints.accounting import PREPROCESSING, TABLE, Layout, Notice, Plan, check_arrays, listed
@@ -22,7 +22,7 @@ from keras_vit.checkpoints.keras_files import DESCRIBED
 from keras_vit.checkpoints.layouts import DENSE, FOREIGN, LAYOUTS, clip, owl
 from keras_vit.checkpoints.stored_array import ArrayFile, StoredArray
 from keras_vit.checkpoints.torch_file import AVERAGES, RAW
-from keras_vit.models import BiTConfig, DenseConfig, ModelConfig, ViTConfig, pair, variant_of
+from keras_vit.models import BiTConfig, DenseConfig, ModelConfig, ViTConfig, variant_of
 from keras_vit.models.dense_config import DepthConfig
 from keras_vit.models.sizes import describe
 

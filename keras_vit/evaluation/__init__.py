@@ -1,6 +1,6 @@
 """How good a model is: accuracy on a labelled set, and a linear probe from a few examples; features of many images."""
 
-from keras_vit._names import lazy_names
+from keras_vit._names import imported_names as _imported_names
 from keras_vit._pictures import need_matplotlib as need_matplotlib
 from keras_vit.evaluation.accuracy import AccuracyResult as AccuracyResult
 from keras_vit.evaluation.accuracy import Mistake as Mistake
@@ -33,4 +33,4 @@ from keras_vit.evaluation.targets import average_precision as average_precision
 from keras_vit.evaluation.targets import best_thresholds as best_thresholds
 from keras_vit.evaluation.targets import f1_scores as f1_scores
 
-__getattr__ = lazy_names(__name__)
+__all__ = _imported_names(__name__)

@@ -33,17 +33,17 @@ if TYPE_CHECKING:
     from keras_vit.layers.resnet import StdConv2D as StdConv2D
     from keras_vit.layers.resnet import bit_conv as bit_conv
     from keras_vit.layers.resnet import group_norm as group_norm
-    from keras_vit.layers.texts import AddTextPositions as AddTextPositions
-    from keras_vit.layers.texts import TextMask as TextMask
-    from keras_vit.layers.texts import TextPooling as TextPooling
     from keras_vit.layers.tokens import AddPositionEmbedding as AddPositionEmbedding
     from keras_vit.layers.tokens import AddSinCosPositionEmbedding as AddSinCosPositionEmbedding
+    from keras_vit.layers.tokens import AddTextPositions as AddTextPositions
     from keras_vit.layers.tokens import ClassToken as ClassToken
     from keras_vit.layers.tokens import MAPHead as MAPHead
     from keras_vit.layers.tokens import PatchDropout as PatchDropout
     from keras_vit.layers.tokens import PatchEmbedding as PatchEmbedding
     from keras_vit.layers.tokens import RegisterTokens as RegisterTokens
     from keras_vit.layers.tokens import SelfMask as SelfMask
+    from keras_vit.layers.tokens import TextMask as TextMask
+    from keras_vit.layers.tokens import TextPooling as TextPooling
     from keras_vit.layers.tokens import TokenDropout as TokenDropout
     from keras_vit.layers.tokens import TokenMap as TokenMap
     from keras_vit.layers.tokens import TokenPooling as TokenPooling

@@ -95,7 +95,6 @@ class MultiHeadAttention(CompositeLayer):
     def build(
         self, tokens_shape: Shape, queries_shape: Any = None, rotation_shape: Any = None, offset_shape: Any = None
     ) -> None:
-        """Makes the four projections, and a normalisation with `norm`; ValueError unless heads divide the width."""
         width: Any = tokens_shape[-1]
         if self.heads < 1 or width % self.heads:
             raise ValueError(f"heads must divide the width of tokens, but {self.heads} was given for width {width}.")
@@ -120,10 +119,6 @@ class MultiHeadAttention(CompositeLayer):
         training: bool | None = None,
         seeds: list[Any] | None = None,
     ) -> Tensor:
-        """Returns the attention output, `(batch, Q, D)`; without `queries`, each token is a query.
-
-        Raises ValueError if a rotation is given although `rotary_embedding` is None, or is missing otherwise.
-        """
         queries = tokens if queries is None else queries
         (seed,) = self.draw_seeds(training) if seeds is None else seeds
         layers = [self.query, self.key, self.value]
@@ -168,7 +163,6 @@ class MultiHeadAttention(CompositeLayer):
     def compute_output_shape(
         self, tokens_shape: Shape, queries_shape: Any = None, rotation_shape: Any = None, offset_shape: Any = None
     ) -> Shape:
-        """Returns the shape of the queries, or of the tokens if there are no queries."""
         return tokens_shape if queries_shape is None else queries_shape
 
 
@@ -200,7 +194,6 @@ class _HiddenLayer(SameShape, CompositeLayer):
         raise NotImplementedError
 
     def call(self, x: Tensor, training: bool | None = None, seeds: Sequence[Tensor | None] | None = None) -> Tensor:
-        """Returns the output of the MLP, in the shape of `x`; `seeds=None` draws them with `draw_seeds`."""
         hidden_seed, output_seed = self.draw_seeds(training) if seeds is None else seeds
         x = dropout(self.hidden(x, training), self.dropout, hidden_seed)
         x = self.norm(x, training=training) if self.use_norm else x
@@ -237,7 +230,6 @@ class MLP(_HiddenLayer):
     epsilon: float = 1e-6
 
     def build(self, input_shape: Shape) -> None:
-        """Makes both dense layers, whose biases start near 0, and with `norm` a normalisation between them."""
         self.fc1 = self.inner_dense("fc1", input_shape, self.width, initializer("normal", stddev=1e-6))
         self.build_output(input_shape, initializer("normal", stddev=1e-6))
 
@@ -268,7 +260,6 @@ class SwiGLU(_HiddenLayer):
     dropout: Rate = 0.0
 
     def build(self, input_shape: Shape) -> None:
-        """Makes three dense layers, and with `norm` a normalisation before the last."""
         self.gate = self.inner_dense("gate", input_shape, self.width)
         self.value = self.inner_dense("value", input_shape, self.width)
         self.build_output(input_shape)
@@ -298,12 +289,10 @@ class LayerScale(SameShape):
     initial: float = 1e-5
 
     def build(self, input_shape: Shape) -> None:
-        """Makes a factor for each channel, `initial` at first."""
         first = initializers.Constant(self.initial)
         self.gamma = self.add_weight(name="gamma", shape=(input_shape[-1],), initializer=first)
 
     def call(self, x: Tensor) -> Tensor:
-        """Returns `x` times the factors, in its dtype."""
         return x * ops.cast(self.gamma, x.dtype)
 
 
@@ -378,11 +367,6 @@ class TransformerBlock(ResidualBlock):
     drops = ("dropout", "drop_path")
 
     def build(self, x_shape: Shape, rotation_shape: Any = None, attention_offset_shape: Any = None) -> None:
-        """Makes attention, the MLP, both normalisations, and layer scale unless it is None.
-
-        Raises ValueError for an unknown name among the options of attention and MLP, an `attention_dropout` outside of
-        0 to below 1, or unless `heads` divides D.
-        """
         policy = self.dtype_policy
         self.norm1 = self.inner_norm("norm1", x_shape, self.epsilon)
         common = (self.heads, self.attention_dropout, self.attention_bias, self.attention_norm, self.epsilon)
@@ -410,11 +394,6 @@ class TransformerBlock(ResidualBlock):
         activations: Any = None,
         training: Any = None,
     ) -> Any:
-        """Returns the tokens after the block, `(batch, T, D)`.
-
-        With `activations`, names of `BLOCK_ACTIVATIONS`, a list: these activations in the given order, then the tokens.
-        ValueError for other names, and for a `rotation` of a block that was made without rotary embedding.
-        """
         extras = rotation, attention_offset, allowed, activations
         if not training and self.output_tokens is None and extras == (None, None, None, None):
             y = self.attention(self.norm1(x, training=False), training=False)
@@ -464,10 +443,6 @@ class TransformerBlock(ResidualBlock):
         return [*(kept[name] for name in activations), x] if activations else x
 
     def compute_output_spec(self, x: Any, *others: Any, activations: Any = None, **options: Any) -> Any:
-        """Returns the symbolic output of a call; with `activations` a list of the activations, then the output.
-
-        Raises ValueError for unknown activations.
-        """
         _check_activations(activations)
         shape, dtype = self.compute_output_shape(x.shape), self.compute_dtype
         weights = keras.KerasTensor((x.shape[0], self.heads, shape[1], x.shape[1]), float32_or_better(dtype))
@@ -476,7 +451,6 @@ class TransformerBlock(ResidualBlock):
         return outputs if activations else outputs[0]
 
     def compute_output_shape(self, x_shape: Shape) -> Shape:
-        """Returns the shape of the output: the shape of `x`, with `output_tokens` tokens if that is set."""
         return x_shape if self.output_tokens is None else (x_shape[0], self.output_tokens, x_shape[2])
 
 
@@ -491,7 +465,6 @@ class MixerMLP(MLP):
     """An `MLP` whose weights start as those of `MlpBlock` in the official `models_mixer.py`; it has no `norm`."""
 
     def build(self, input_shape: Shape) -> None:
-        """Makes both dense layers, with kernels of LeCun's normal distribution and biases of 0."""
         hidden = (*input_shape[:-1], self.width)
         self.fc1 = self.inner_dense("fc1", input_shape, self.width, kernel="lecun_normal")
         self.fc2 = self.inner_dense("fc2", hidden, input_shape[-1], kernel="lecun_normal")
@@ -530,10 +503,6 @@ class MixerBlock(SameShape, ResidualBlock):
     drops = ("drop_path",)
 
     def build(self, x_shape: Shape) -> None:
-        """Makes both perceptrons and normalisations.
-
-        Raises ValueError if the number of tokens is not known, `gelu` is unknown, or `dropout` is not a rate.
-        """
         _, tokens, width = x_shape
         if tokens is None:
             raise ValueError(f"{self.name!r} needs a fixed number of tokens, but the shape {x_shape} was given.")
@@ -546,7 +515,6 @@ class MixerBlock(SameShape, ResidualBlock):
         self.mlp.build(x_shape)
 
     def call(self, x: Tensor, training: bool | None = None) -> Tensor:
-        """Returns the tokens `(batch, T, D)` after mixing across tokens and across channels."""
         path_seeds = self.draw(training, self.drop_path, self.drop_path)
         seeds = self.draw_inner_seeds(training, self.token_mixing, self.mlp)
 

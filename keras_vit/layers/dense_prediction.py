@@ -1,4 +1,4 @@
-"""Layers of dense prediction: resizing of maps, BatchNormalization, the parts of DPT, depth from bins, EoMT's head."""
+"""Layers of dense prediction: resizing of maps, BatchNormalization, parts of DPT, depth from bins, EoMT's and OWL's."""
 
 import math
 from collections.abc import Sequence
@@ -85,10 +85,6 @@ class BatchNormalization(keras.layers.BatchNormalization, BaseLayer):
         super().__init__(momentum=momentum, epsilon=epsilon, **kwargs)
 
     def call(self, inputs: Tensor, training: bool | None = None, mask: Any = None) -> Tensor:
-        """Returns the inputs with each channel normalised by the running mean and variance.
-
-        In training, unless the layer is frozen, by the mean and variance of the batch, which update the running ones.
-        """
         if not (training and self.trainable):
             return super().call(inputs, training=False)
         x = ops.cast(inputs, float32_or_better(inputs.dtype))
@@ -123,19 +119,16 @@ class Convolution(BaseLayer):
     use_bias: bool = True
 
     def build(self, input_shape: Shape) -> None:
-        """Makes the kernel, and a bias where it has one."""
         shape = (self.size, self.size, input_shape[-1], self.filters)
         self.kernel = self.add_weight(name="kernel", shape=shape, initializer=initializer("glorot_uniform"))
         if self.use_bias:
             self.bias = self.add_weight(name="bias", shape=(self.filters,), initializer="zeros")
 
     def call(self, x: Tensor) -> Tensor:
-        """Returns the convolution, plus the bias if any: `(batch, rows, columns, filters)`."""
         y = conv(x, tensor_of(self.kernel, x), self.strides, self.size // 2)
         return y + tensor_of(self.bias, x) if self.use_bias else y
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
-        """Returns `(batch, rows, columns, filters)`; sizes are rounded up, and None stays None."""
         rows, columns = (None if n is None else math.ceil(n / self.strides) for n in input_shape[1:3])
         return (input_shape[0], rows, columns, self.filters)
 
@@ -145,7 +138,6 @@ class WithClassToken(BaseLayer):
     """`[patch, class token]` for each place, from patches `(batch, rows, columns, D)` and tokens `(batch, T, D)`."""
 
     def call(self, patches: Tensor, tokens: Tensor) -> Tensor:
-        """Returns `(batch, rows, columns, 2 D)`: each patch, then the first of the tokens."""
         token = ops.broadcast_to(tokens[:, None, :1], ops.shape(patches))
         return ops.concatenate([patches, token], axis=-1)
 
@@ -179,7 +171,6 @@ class Reassemble(CompositeLayer):
     readout: int | None = None
 
     def build(self, input_shape: Shape) -> None:
-        """Makes the projections, and `resized`, the convolution that changes the size: None where the factor is 1."""
         shape, policy = input_shape, self.dtype_policy
         if self.readout is not None:
             self.readout_projection = self.inner_dense("readout_projection", shape, self.readout)
@@ -195,14 +186,12 @@ class Reassemble(CompositeLayer):
             self.resized.build((*shape[:3], self.width))
 
     def call(self, x: Tensor, training: bool | None = None) -> Tensor:
-        """Returns the map at the new size and width."""
         if self.readout is not None:
             x = activated(self.readout_projection, x, "exact", training)
         x = self.projection(x, training=training)
         return x if self.resized is None else self.resized(x, training=training)
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
-        """Returns the shape of the output; sizes are rounded up, and None stays None."""
         rows, columns = (None if n is None else math.ceil(n * self.factor) for n in input_shape[1:3])
         return (input_shape[0], rows, columns, self.width)
 
@@ -214,14 +203,12 @@ class ResidualConvUnit(SameShape, CompositeLayer):
     use_bias: bool = True
 
     def build(self, input_shape: Any) -> None:
-        """Makes both convolutions, which keep the number of channels."""
         for name in ("conv1", "conv2"):
             inner = Convolution(input_shape[-1], 3, bias=self.use_bias, dtype=self.dtype_policy, name=name)
             inner.build(input_shape)
             setattr(self, name, inner)
 
     def call(self, x: Tensor, training: bool | None = None) -> Tensor:
-        """Returns `x + conv2(relu(conv1(relu(x))))`."""
         y = activated(self.conv1, activate(x, "relu"), "relu", training)
         return x + self.conv2(y, training=training)
 
@@ -251,7 +238,6 @@ class FeatureFusion(CompositeLayer):
     use_bias: bool = True
 
     def build(self, x_shape: Shape, skip_shape: Shape | None = None, like_shape: Shape | None = None) -> None:
-        """Makes the residual units, `unit1` only with `skip`, and the projection."""
         for name in ("unit1", "unit2") if self.use_skip else ("unit2",):
             unit = ResidualConvUnit(self.use_bias, dtype=self.dtype_policy, name=name)
             unit.build(x_shape)
@@ -261,10 +247,6 @@ class FeatureFusion(CompositeLayer):
     def call(
         self, x: Tensor, skip: Tensor | None = None, like: Tensor | None = None, training: bool | None = None
     ) -> Tensor:
-        """Returns the fused map `(batch, rows, columns, channels)` at the size of `like`, or at twice that of `x`.
-
-        A layer that was made with `skip=True` needs the shallower map as `skip`; others raise a ValueError for it.
-        """
         if self.use_skip != (skip is not None):
             needed = "must" if self.use_skip else "must not"
             raise ValueError(f"{self.name!r} has skip={self.use_skip}, so a shallower map {needed} be passed as skip.")
@@ -277,7 +259,6 @@ class FeatureFusion(CompositeLayer):
     def compute_output_shape(
         self, x_shape: Shape, skip_shape: Shape | None = None, like_shape: Shape | None = None
     ) -> Shape:
-        """Returns the shape of the map at the size of `like`, or at twice that of `x`; None stays None."""
         size = [None if n is None else 2 * n for n in x_shape[1:3]] if like_shape is None else like_shape[1:3]
         return (x_shape[0], *size, x_shape[-1])
 
@@ -313,7 +294,6 @@ class DepthHead(CompositeLayer):
     max_depth: float = 1.0
 
     def build(self, x_shape: Any, patches_shape: Shape | None = None) -> None:
-        """Makes the three convolutions, to half of the channels, to `hidden` and to 1."""
         channels, half = x_shape[-1], x_shape[-1] // 2
         for name, filters, size, inputs in (
             ("conv1", half, 3, channels),
@@ -325,11 +305,6 @@ class DepthHead(CompositeLayer):
             setattr(self, name, inner)
 
     def call(self, x: Tensor, patches: Tensor | None = None, training: bool | None = None) -> Tensor:
-        """Returns depth `(batch, height, width)`, float32 or better, of a map `x` `(batch, rows, columns, D)`.
-
-        The depth has twice the map's size. A layer with `patch_size` needs the map `patches` (otherwise a ValueError)
-        and gives depth at the size of the image.
-        """
         if (patches is None) != (self.patch_size is None):
             needed = "must not" if self.patch_size is None else "must"
             raise ValueError(f"{self.name!r} has patch_size={self.patch_size}, so patches {needed} be passed.")
@@ -345,12 +320,10 @@ class DepthHead(CompositeLayer):
         return ops.minimum(ops.relu(x) + self.min_depth, self.max_depth)
 
     def compute_output_spec(self, x: Tensor, patches: Tensor | None = None, training: Any = None) -> keras.KerasTensor:
-        """Returns the symbolic depth, float32 or better."""
         shape = self.compute_output_shape(x.shape, None if patches is None else patches.shape)
         return keras.KerasTensor(shape, float32_or_better(self.compute_dtype))
 
     def compute_output_shape(self, x_shape: Shape, patches_shape: Shape | None = None) -> Shape:
-        """Returns `(batch, height, width)`; None stays None."""
         places, factors = x_shape, (2, 2)
         if patches_shape is not None:
             places, factors = patches_shape, self.patch_size or factors
@@ -383,7 +356,6 @@ class DepthBins(CompositeLayer):
         self.scores = self.inner_dense("scores", input_shape, self.bins)
 
     def call(self, x: Tensor, training: bool | None = None) -> Tensor:
-        """Returns depth `(batch, height, width)` for features: the mean of the bins, weighted by their scores."""
         # The original resizes before the linear function. The other way round is the same except for rounding, as the
         # weights of a resize add up to 1, and has 256 channels in place of 2 D for each layer.
         x = widened(self.scores(x, training=training))
@@ -420,11 +392,9 @@ class QueryRotation(BaseLayer):
     count: int
 
     def _check_together(self) -> None:
-        """Keeps the dtype of the rotation."""
         self.autocast = False
 
     def call(self, rotation: Tensor) -> Tensor:
-        """Returns the rotation with `count` tokens of the angle 0 (sine 0, cosine 1) before its own."""
         sin = ops.zeros((1, self.count, rotation.shape[-1]), rotation.dtype)
         return ops.concatenate([ops.concatenate([sin, sin + 1]), rotation], axis=1)
 
@@ -440,7 +410,6 @@ class DoublingConvolution(BaseLayer):
     """
 
     def build(self, input_shape: Shape) -> None:
-        """Makes a kernel for squares of two pixels, and a bias."""
         width = input_shape[-1]
         self.kernel = self.add_weight(
             name="kernel", shape=(width, 2, 2, width), initializer=initializer("glorot_uniform")
@@ -448,7 +417,6 @@ class DoublingConvolution(BaseLayer):
         self.bias = self.add_weight(name="bias", shape=(width,), initializer="zeros")
 
     def call(self, x: Tensor) -> Tensor:
-        """Returns the map with twice as many rows and columns."""
         (rows, columns), width = ops.shape(x)[1:3], x.shape[-1]
         y = dense(x, reshape(tensor_of(self.kernel, x), (width, -1)), ops.tile(tensor_of(self.bias, x), 4))
         y = ops.transpose(reshape(y, (-1, rows, columns, 2, 2, width)), (0, 1, 3, 2, 4, 5))
@@ -463,12 +431,10 @@ class DepthwiseConvolution(SameShape):
     """A depthwise convolution of 3x3 without bias, with zeros around the map."""
 
     def build(self, input_shape: Shape) -> None:
-        """Makes the kernel."""
         shape = (3, 3, input_shape[-1], 1)
         self.kernel = self.add_weight(name="kernel", shape=shape, initializer=initializer("glorot_uniform"))
 
     def call(self, x: Tensor) -> Tensor:
-        """Returns the map, of the same shape, with each channel convolved."""
         return depthwise_conv(x, tensor_of(self.kernel, x))
 
 
@@ -491,7 +457,6 @@ class UpscaleBlock(CompositeLayer):
     activation: Annotated[str, OneOf(HEAD_ACTIVATIONS)] = "exact"
 
     def build(self, input_shape: Shape) -> None:
-        """Makes both convolutions and the normalisation after them."""
         self.conv1 = DoublingConvolution(dtype=self.dtype_policy, name="conv1")
         self.conv2 = DepthwiseConvolution(dtype=self.dtype_policy, name="conv2")
         self.norm = self.inner_norm("norm", input_shape, _NORM_EPSILON)
@@ -499,7 +464,6 @@ class UpscaleBlock(CompositeLayer):
         self.conv2.build(input_shape)
 
     def call(self, x: Tensor, training: bool | None = None) -> Tensor:
-        """Returns the map with twice as many rows and columns."""
         x = self.conv2(activated(self.conv1, x, self.activation, training), training=training)
         return self.norm(x, training=training)
 
@@ -526,12 +490,104 @@ class MaskHead(SameShape, CompositeLayer):
     activation: Annotated[str, OneOf(HEAD_ACTIVATIONS)] = "exact"
 
     def build(self, input_shape: Shape) -> None:
-        """Makes three linear layers from D to D."""
         for name in ("fc1", "fc2", "fc3"):
             setattr(self, name, self.inner_dense(name, input_shape, input_shape[-1]))
 
     def call(self, queries: Tensor, training: bool | None = None) -> Tensor:
-        """Returns the mask embeddings `(batch, Q, D)` of query tokens `(batch, Q, D)`."""
         for layer in (self.fc1, self.fc2):
             queries = activated(layer, queries, self.activation, training)
         return self.fc3(queries, training=training)
+
+
+# Boxes: the heads of OWL-ViT and OWLv2 on the patches of a plain Vision Transformer (arXiv 2205.06230, section 3.1)
+
+LEAST_NORM = 1e-6  # added to the length of a patch's embedding
+_LEAST_SIDE = 1e-4  # keeps logits of 0 and 1 finite
+
+
+def box_bias(rows: int, columns: int) -> np.ndarray:
+    """What is added to the logits of boxes, float32 `(rows * columns, 4)`: the lower right corner, one patch."""
+    # As `compute_box_bias` of transformers' OWL-ViT, in the order centre x, centre y, width, height.
+    x, y = np.meshgrid(np.arange(1, columns + 1) / columns, np.arange(1, rows + 1) / rows)
+    place = np.stack([x, y, np.full_like(x, 1 / columns), np.full_like(y, 1 / rows)], -1).reshape(-1, 4)
+    place = np.clip(place, 0, 1).astype("float32")
+    return (np.log(place + _LEAST_SIDE) - np.log1p(-place + _LEAST_SIDE)).astype("float32")
+
+
+@registered
+class DetectionHead(CompositeLayer):
+    """A box and the logits of all classes for each patch, from tokens that have taken the final norm.
+
+    Args:
+        classes: C, the number of classes.
+        embedding: E, the length of the embeddings of patches and classes.
+        grid_size: Rows and columns of patches.
+        prefix_tokens: Tokens before the patches.
+        class_token: Whether patches are multiplied by the first token.
+        objectness: Whether there is a head for the probability that a patch shows an object (OWLv2).
+        activation: Activation of the heads of boxes and objectness, as in `keras_vit.DetectorConfig`.
+        epsilon: Epsilon of the normalisation after the product with the class token.
+
+    Input: `(batch, prefix_tokens + P, D)`. Output: a dictionary of float32 or better: `logits` `(batch, P, C)`, `boxes`
+    `(batch, P, 4)`, centre and size in 0..1, and `objectness` `(batch, P)` where there is such a head.
+
+    Source: `OwlViTForObjectDetection` and `Owlv2ForObjectDetection` of transformers; `scenic/projects/owl_vit`.
+    """
+
+    classes: int
+    embedding: int
+    grid_size: Pair
+    prefix_tokens: int = 1
+    class_token: bool = True
+    objectness: bool = False
+    activation: Annotated[str, OneOf(HEAD_ACTIVATIONS)] = "exact"
+    epsilon: float = 1e-5
+
+    def build(self, input_shape: Shape) -> None:
+        width = input_shape[-1]
+        self.norm = self.inner_norm("norm", input_shape, self.epsilon)
+        self.embed = self.inner_dense("embed", input_shape, self.embedding)
+        shape = (*input_shape[:-1], self.embedding)
+        self.queries = self.inner_dense("queries", shape, self.classes, use_bias=False)
+        # A probability of 0.01 at first, as Scenic trains new heads.
+        bias = keras.initializers.Constant(float(np.log(0.01 / 0.99)))
+        self.logit_shift = self.inner_dense("logit_shift", input_shape, 1, bias=bias)
+        self.logit_scale = self.inner_dense("logit_scale", input_shape, 1)
+        for name, outputs in (("box", 4), *([("object", 1)] if self.objectness else [])):
+            for layer in ("fc1", "fc2"):
+                setattr(self, f"{name}_{layer}", self.inner_dense(f"{name}_{layer}", input_shape, width))
+            setattr(self, f"{name}_fc3", self.inner_dense(f"{name}_fc3", input_shape, outputs, kernel="zeros"))
+
+    def features(self, tokens: Tensor) -> Tensor:
+        """Returns what all heads read, `(batch, P, D)`."""
+        patches = tokens[:, self.prefix_tokens :]
+        return self.norm(patches * tokens[:, :1] if self.class_token else patches)
+
+    def call(self, tokens: Tensor, queries: Tensor | None = None, training: bool | None = None) -> dict[str, Tensor]:
+        """Returns `logits`, `boxes` and, in an OWLv2, `objectness` of tokens; `queries` `(E, C)` replace the kernel."""
+        x = self.features(tokens)
+        vectors = widened(self.embed(x, training=training))
+        vectors = vectors / (ops.sqrt(ops.sum(ops.square(vectors), -1, keepdims=True)) + LEAST_NORM)
+        shift = widened(self.logit_shift(x, training=training))
+        scale = ops.elu(widened(self.logit_scale(x, training=training))) + 1
+        cosines = self.queries(vectors, training=training) if queries is None else ops.matmul(vectors, queries)
+        found = {"logits": (widened(cosines) + shift) * scale}
+        boxes = widened(self._mlp("box", x, training))
+        found["boxes"] = ops.sigmoid(boxes + ops.convert_to_tensor(box_bias(*self.grid_size), boxes.dtype))
+        if self.objectness:  # its gradient ends here, as in transformers
+            found["objectness"] = widened(self._mlp("object", ops.stop_gradient(x), training))[..., 0]
+        return found
+
+    def _mlp(self, name: str, x: Tensor, training: bool | None) -> Tensor:
+        """Returns the output of three linear layers."""
+        for layer in (getattr(self, f"{name}_fc1"), getattr(self, f"{name}_fc2")):
+            x = activated(layer, x, self.activation, training)
+        return getattr(self, f"{name}_fc3")(x, training=training)
+
+    def compute_output_spec(
+        self, tokens: Tensor, queries: Any = None, training: Any = None
+    ) -> dict[str, keras.KerasTensor]:
+        shape = (tokens.shape[0], self.grid_size[0] * self.grid_size[1])
+        ends = {"logits": (self.classes,), "boxes": (4,)} | ({"objectness": ()} if self.objectness else {})
+        dtype = float32_or_better(self.compute_dtype)
+        return {name: keras.KerasTensor((*shape, *end), dtype) for name, end in ends.items()}

@@ -91,14 +91,12 @@ class RotaryEmbedding(BaseLayer):
     reference_grid: Pair | None = (16, 16)
 
     def _check_together(self) -> None:
-        """Raises ValueError for a size that is not a multiple of 4."""
         # Neither the weight nor the result is rounded to a policy's dtype: angles need all their bits.
         self.autocast = False
         if self.size % 4 or self.size < 4:
             raise ValueError(f"size must be a positive multiple of 4, but {self.size} was given.")
 
     def build(self, patches_shape: Shape, scale_shape: Shape | None = None) -> None:
-        """Makes DINOv3's periods, a weight that does not train; the other kinds have none."""
         if self.kind == "dinov3":
             self.periods = self.add_weight(
                 name="periods",
@@ -110,10 +108,6 @@ class RotaryEmbedding(BaseLayer):
             )
 
     def call(self, patches: Tensor, scale: Tensor | None = None) -> Tensor:
-        """Returns sines and cosines, float32 `(2, tokens, size)`, of the angles by which queries and keys are rotated.
-
-        Tokens before the patches have the angle 0.
-        """
         _, rows, columns, _ = ops.shape(patches)
         if self.kind == "dinov3":
             frequencies = (2 * math.pi) / ops.convert_to_tensor(self.periods)
@@ -141,7 +135,6 @@ class RotaryEmbedding(BaseLayer):
         return keras.KerasTensor(self.compute_output_shape(patches.shape), dtype="float32")
 
     def compute_output_shape(self, patches_shape: Shape, scale_shape: Shape | None = None) -> Shape:
-        """Returns `(2, tokens, size)`, for the sines and the cosines of each token; tokens is None if unknown."""
         _, rows, columns, _ = patches_shape
         tokens = None if rows is None or columns is None else self.prefix_tokens + rows * columns
         return (2, tokens, self.size)

@@ -48,12 +48,10 @@ class StdConv2D(BaseLayer):
     folded: bool = False
 
     def _check_together(self) -> None:
-        """Raises ValueError for a padding that is neither "same" nor an integer."""
         if not isinstance(self.padding, int):
             check_choice("padding", self.padding, ("same",))
 
     def build(self, input_shape: Shape) -> None:
-        """Makes the kernel."""
         self.kernel = self.add_weight(
             name="kernel",
             shape=(self.kernel_size, self.kernel_size, input_shape[-1], self.filters),
@@ -67,21 +65,12 @@ class StdConv2D(BaseLayer):
         return kernel if self.folded else standardized(kernel, self.epsilon, self.epsilon_inside)
 
     def call(self, x: Tensor) -> Tensor:
-        """Returns the convolution, `(batch, rows, columns, filters)`, in the dtype of `x`."""
         return conv(x, tensor_of(self.standardized_kernel(), x), self.strides, self.padding)
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
-        """Returns `(batch, rows, columns, filters)`; None stays None."""
-
-        def length(n: int | None) -> int | None:
-            """Returns the length of an axis of the output."""
-            if n is None:
-                return None
-            if isinstance(self.padding, str):
-                return -(-n // self.strides)
-            return (n + 2 * self.padding - self.kernel_size) // self.strides + 1
-
-        return (input_shape[0], length(input_shape[1]), length(input_shape[2]), self.filters)
+        zeros = self.kernel_size - 1 if isinstance(self.padding, str) else 2 * self.padding
+        sizes = (None if n is None else (n + zeros - self.kernel_size) // self.strides + 1 for n in input_shape[1:3])
+        return (input_shape[0], *sizes, self.filters)
 
 
 def bit_conv(
@@ -109,9 +98,6 @@ class GroupNormalization(keras.layers.GroupNormalization, BaseLayer):
     """
 
     def call(self, inputs: Any) -> Any:
-        """Returns the normalised inputs; by Keras where the options are not those of `group_norm`."""
-        if self.axis != -1 or not (self.center and self.scale) or len(inputs.shape) != 4:
-            return keras.layers.GroupNormalization.call(self, inputs)
         gamma, beta = tensor_of(self.gamma, inputs), tensor_of(self.beta, inputs)
         return group_normalization(inputs, self.groups, gamma, beta, self.epsilon)
 
@@ -144,7 +130,6 @@ class _Bottleneck(CompositeLayer):
         return layer
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
-        """Returns `(batch, rows, columns, 4 * filters)`; None stays None."""
         rows, columns = (None if n is None else -(-n // self.strides) for n in input_shape[1:3])
         return (input_shape[0], rows, columns, 4 * self.filters)
 
@@ -156,7 +141,7 @@ class ResNetUnit(_Bottleneck):
     Convolutions 1x1, 3x3 and 1x1, each with group normalisation; the stride is the 3x3's.
 
     Args:
-        filters: Channels of the first two convolutions; the output has four times as many.
+        filters: Channels of the first two convolutions, a multiple of 32; the output has four times as many.
         strides: Step of the 3x3 convolution, and of the projection of the shortcut.
         folded: Whether the stored kernels have been standardised already (see `StdConv2D`).
         epsilons: Epsilons of normalisations and kernels: `"official"` or `"timm"`.
@@ -171,10 +156,6 @@ class ResNetUnit(_Bottleneck):
     epsilons: Annotated[str, OneOf(tuple(STEM_EPSILONS))] = "official"
 
     def build(self, input_shape: Shape) -> None:
-        """Makes three convolutions and their normalisations, and a projection where the shape changes.
-
-        Raises ValueError unless `filters` is a multiple of 32.
-        """
         before, inner, outer = input_shape[-1], self.filters, 4 * self.filters
         epsilon, *_ = STEM_EPSILONS[self.epsilons]
         self.projected = before != outer or self.strides != 1
@@ -197,7 +178,6 @@ class ResNetUnit(_Bottleneck):
         return layer
 
     def call(self, x: Tensor, training: bool | None = None) -> Tensor:
-        """Returns the map after three convolutions, each normalised, added to the shortcut, and a ReLU."""
         shortcut = x
         if self.projected:
             shortcut = self.gn_proj(self.conv_proj(x, training=training), training=training)
@@ -224,10 +204,6 @@ class BiTUnit(_Bottleneck):
     """
 
     def build(self, input_shape: Shape) -> None:
-        """Makes three convolutions with a normalisation before each, and a projection where the shape changes.
-
-        Raises ValueError unless `filters` and the channels of the input are multiples of 32.
-        """
         before, inner, outer = input_shape[-1], self.filters, 4 * self.filters
         self.projected = before != outer or self.strides != 1
         self.gn1 = self._norm("gn1", before, GROUP_NORM_EPSILON)
@@ -246,7 +222,6 @@ class BiTUnit(_Bottleneck):
         return layer
 
     def call(self, x: Tensor, training: bool | None = None) -> Tensor:
-        """Returns the shortcut plus the map after three convolutions, each preceded by a normalisation and a ReLU."""
         y = activated(self.gn1, x, "relu", training)
         shortcut = self.conv_proj(y, training=training) if self.projected else x
         y = activated(self.gn2, self.conv1(y, training=training), "relu", training)
@@ -262,9 +237,6 @@ class MaxPooling2D(keras.layers.MaxPooling2D, BaseLayer):
     """
 
     def call(self, inputs: Any) -> Any:
-        """Returns the largest value of each window; by Keras where channels do not come last."""
-        if self.data_format != "channels_last":
-            return keras.layers.MaxPooling2D.call(self, inputs)
         return max_pool(inputs, self.pool_size, self.strides, self.padding)
 
 
@@ -286,11 +258,9 @@ class PaddedMaxPooling2D(BaseLayer):
     padding: Annotated[str, OneOf(tuple(POOL_PADDINGS))] = "-inf"
 
     def call(self, x: Tensor) -> Tensor:
-        """Returns the largest value of each window of the padded map."""
         x = ops.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0)), constant_values=POOL_PADDINGS[self.padding])
         return max_pool(x, (3, 3), (2, 2), "valid")
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
-        """Returns `(batch, rows, columns, channels)`; sizes are halved and rounded up, None stays None."""
         rows, columns = (None if n is None else -(-n // 2) for n in input_shape[1:3])
         return (input_shape[0], rows, columns, input_shape[3])

@@ -3,6 +3,7 @@
 from typing import Annotated, Any
 
 import keras
+import numpy as np
 from keras import ops
 
 from keras_vit._arguments import Shape, Tensor
@@ -19,6 +20,7 @@ from keras_vit.layers.base import (
     tensor_of,
 )
 from keras_vit.layers.blocks import MLP, MultiHeadAttention
+from keras_vit.layers.choices import TEXT_POOLINGS
 from keras_vit.layers.fast import TORCH_CPU, TORCH_CUDA
 from keras_vit.layers.ops import conv, device_of, mean, reshape
 from keras_vit.layers.positions import sincos2d
@@ -52,7 +54,6 @@ class PatchEmbedding(BaseLayer):
     use_bias: bool = True
 
     def build(self, input_shape: Shape) -> None:
-        """Makes a kernel for one patch, and a bias where it has one."""
         self.kernel = self.add_weight(
             name="kernel",
             shape=(*self.patch_size, input_shape[-1], self.width),
@@ -63,14 +64,12 @@ class PatchEmbedding(BaseLayer):
             self.bias = self.add_weight(name="bias", shape=(self.width,), initializer="zeros")
 
     def call(self, images: Tensor) -> Tensor:
-        """Returns the embeddings `(batch, rows, columns, D)`; ValueError unless the images divide into patches."""
         if None in self._grid(images.shape):
             images = self._checked_in_graph(images)
         patches = conv(images, tensor_of(self.kernel, images), self.patch_size, "valid")
         return patches + tensor_of(self.bias, images) if self.use_bias else patches
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
-        """Returns `(batch, rows, columns, D)`; ValueError if a known size is not a multiple of the patch size."""
         return (input_shape[0], *self._grid(input_shape), self.width)
 
     def _grid(self, shape: Shape) -> Shape:
@@ -100,7 +99,6 @@ class Reshape(keras.layers.Reshape, BaseLayer):
     """`keras.layers.Reshape`, which may be flat; Keras's own takes a hundred calls of Python."""
 
     def call(self, inputs: Any) -> Any:
-        """Returns the inputs in another shape."""
         if device_of(inputs) in (TORCH_CPU, TORCH_CUDA):
             return inputs.reshape((inputs.shape[0], *self.target_shape))
         return keras.layers.Reshape.call(self, inputs)
@@ -111,7 +109,6 @@ class Activation(keras.layers.Activation, BaseLayer):
     """`keras.layers.Activation`, which may be flat."""
 
     def call(self, inputs: Any) -> Any:
-        """Returns the activations."""
         return self.activation(inputs)
 
 
@@ -121,14 +118,12 @@ class _LearnedTokens(BaseLayer):
     count = 1
 
     def call(self, tokens: Tensor) -> Tensor:
-        """Returns `(batch, count + tokens, D)`: the learned tokens, then those given."""
         learned = ops.broadcast_to(
             tensor_of(self.learned, tokens), (ops.shape(tokens)[0], self.count, tokens.shape[-1])
         )
         return ops.concatenate([learned, tokens], axis=1)
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
-        """Returns `(batch, count + tokens, D)`; None stays None."""
         batch, tokens, width = input_shape
         return (batch, None if tokens is None else self.count + tokens, width)
 
@@ -146,7 +141,6 @@ class ClassToken(_LearnedTokens):
     """
 
     def build(self, input_shape: Shape) -> None:
-        """Makes the token, zeros."""
         self.learned = self.add_weight(name="token", shape=(1, 1, input_shape[-1]), initializer="zeros")
 
 
@@ -170,7 +164,6 @@ class RegisterTokens(_LearnedTokens):
     count: int = 4
 
     def build(self, input_shape: Shape) -> None:
-        """Makes the tokens, from a normal distribution."""
         shape = (1, self.count, input_shape[-1])
         self.learned = self.add_weight(name="tokens", shape=shape, initializer=initializer("normal", stddev=0.02))
 
@@ -193,7 +186,6 @@ class TokenDropout(SameShape):
     drops = ("dropout",)
 
     def call(self, tokens: Tensor, training: bool | None = None) -> Tensor:
-        """Returns the tokens, in training with elements dropped."""
         return dropout(tokens, self.dropout, *self.draw(training, self.dropout))
 
 
@@ -227,7 +219,6 @@ class PatchDropout(BaseLayer):
     drops = ("rate",)
 
     def call(self, tokens: Tensor, rotation: Tensor | None = None, training: bool | None = None) -> Any:
-        """Returns the tokens, in training without the dropped patches; if a rotation is given, `[tokens, rotation]`."""
         (seed,) = self.draw(training, self.rate)
         if seed is not None:
             places = self._kept(tokens, seed)
@@ -249,7 +240,6 @@ class PatchDropout(BaseLayer):
         return ops.concatenate([prefix, places], axis=1)
 
     def compute_output_spec(self, tokens: Any, rotation: Any = None, training: bool | None = None) -> Any:
-        """Returns the symbolic tokens, as at inference; with `rotation`, a list of tokens and rotation."""
         outputs = [keras.KerasTensor(x.shape, self.compute_dtype) for x in (tokens, rotation) if x is not None]
         return outputs if len(outputs) > 1 else outputs[0]
 
@@ -273,7 +263,6 @@ class _AddTable(SameShape):
         return 0
 
     def call(self, tokens: Tensor, patches: Tensor | None = None, training: bool | None = None) -> Tensor:
-        """Returns the tokens plus the table, then dropout in training."""
         # The table is made for the grid of `patches` where that is not `grid_size`, and has zeros for tokens before the
         # patches that have no row.
         table, rows = ops.convert_to_tensor(self.table), self._table_prefix
@@ -320,7 +309,6 @@ class AddPositionEmbedding(_AddTable):
         return self.prefix_tokens - self.register_tokens if self.embed_prefix else 0
 
     def build(self, tokens_shape: Shape, patches_shape: Shape | None = None) -> None:
-        """Makes the table for `grid_size`, from a normal distribution."""
         shape = (1, self._table_prefix + self.grid_size[0] * self.grid_size[1], tokens_shape[-1])
         self.table = self.add_weight(name="table", shape=shape, initializer=initializer("normal", stddev=0.02))
 
@@ -352,7 +340,6 @@ class AddSinCosPositionEmbedding(_AddTable):
     dropout: Rate = 0.0
 
     def build(self, tokens_shape: Shape, patches_shape: Shape | None = None) -> None:
-        """Computes the table for `grid_size`, a constant; ValueError unless D is a multiple of 4 and at least 8."""
         self.width: Any = tokens_shape[-1]
         self.table = sincos2d(*self.grid_size, self.width)
 
@@ -384,7 +371,6 @@ class TokenPooling(BaseLayer):
     token: int = 0
 
     def call(self, tokens: Tensor) -> Tensor:
-        """Returns one vector for each image of tokens `(batch, T, D)`: `(batch, D)`; for "token_avg" `(batch, 2 D)`."""
         if self.mode == "token":
             return tokens[:, self.token]
         if self.mode == "token_dist":
@@ -393,7 +379,6 @@ class TokenPooling(BaseLayer):
         return patches if self.mode == "avg" else ops.concatenate([tokens[:, self.token], patches], axis=-1)
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
-        """Returns `(batch, D)`, with `"token_avg"` `(batch, 2 D)`."""
         width = input_shape[2] or 0  # known in any model
         return (input_shape[0], width * (2 if self.mode == "token_avg" else 1))
 
@@ -428,10 +413,6 @@ class MAPHead(CompositeLayer):
     skipped_tokens: int = 0
 
     def build(self, tokens_shape: Shape, attention_offset_shape: Shape | None = None) -> None:
-        """Makes the query, `probe`, attention, normalisation and MLP.
-
-        Raises ValueError if `gelu` is unknown or `heads` does not divide D.
-        """
         policy, width = self.dtype_policy, tokens_shape[-1]
         self.probe = self.add_weight(name="probe", shape=(1, 1, width), initializer=initializer("glorot_uniform"))
         self.attention = MultiHeadAttention(self.heads, dtype=policy, name="attention")
@@ -441,7 +422,6 @@ class MAPHead(CompositeLayer):
             layer.build((None, None, width))
 
     def call(self, tokens: Tensor, attention_offset: Tensor | None = None, training: bool | None = None) -> Tensor:
-        """Returns one vector for each image, `(batch, D)`, of tokens `(batch, T, D)`."""
         x = self.attention(*self._keys_and_query(tokens), offset=attention_offset, training=training)
         x = x + self.mlp(self.norm(x, training=training), training=training)
         return x[:, 0]
@@ -472,7 +452,6 @@ class SelfMask(BaseLayer):
     """
 
     def call(self, tokens: Tensor) -> Tensor:
-        """Returns the booleans, True where row and column are the same."""
         places = ops.arange(ops.shape(tokens)[1])
         return ops.equal(places[:, None], places)[None]
 
@@ -501,11 +480,115 @@ class TokenMap(BaseLayer):
     prefix_tokens: int = 1
 
     def call(self, tokens: Tensor, patches: Tensor | None = None) -> Tensor:
-        """Returns the patch tokens as a map `(batch, rows, columns, D)`, for the grid of `patches` if given."""
         rows, columns = self.grid_size if patches is None else ops.shape(patches)[1:3]
         return reshape(tokens[:, self.prefix_tokens :], (-1, rows, columns, tokens.shape[-1]))
 
     def compute_output_shape(self, tokens_shape: Shape, patches_shape: Shape | None = None) -> Shape:
-        """Returns `(batch, rows, columns, D)`."""
         grid = self.grid_size if patches_shape is None else patches_shape[1:3]
         return (tokens_shape[0], *grid, tokens_shape[-1])
+
+
+# What text towers have beside the blocks: computed positions, a mask of the padding, and one vector for a text
+
+
+@registered
+class AddTextPositions(SameShape):
+    """Adds sines and cosines of a token's place in a text to `sqrt(D)` times the token (TIPS; arXiv 1706.03762, 3.4).
+
+    Place t gets `[sin(w t), cos(w t)]` with `D / 2` frequencies w that fall from 1 to 1/10,000 geometrically; an odd D
+    ends with a 0. It has no weights.
+
+    Input: `(batch, T, D)`. Output: the same shape.
+
+    Examples:
+        >>> layers.AddTextPositions()(np.ones((1, 2, 4), "float32"))[0, 0].tolist()
+        [2.0, 2.0, 3.0, 3.0]
+    """
+
+    def build(self, input_shape: Shape) -> None:
+        length: Any = input_shape[1]
+        width: Any = input_shape[2]
+        omega = 10_000.0 ** -np.linspace(0, 1, width // 2)
+        angles = np.arange(length)[:, None] * omega
+        waves = np.concatenate([np.sin(angles), np.cos(angles), np.zeros((length, width % 2))], axis=1)
+        self.table = waves.astype("float32")
+
+    def call(self, tokens: Tensor) -> Tensor:
+        return tokens * tokens.shape[-1] ** 0.5 + ops.cast(self.table, tokens.dtype)
+
+
+@registered
+class TextMask(BaseLayer):
+    """A mask of the tokens of a text: True for all except padding; all True for a text of padding alone.
+
+    Args:
+        pad_id: The id of the padding.
+
+    Input: ids, integers `(batch, T)`. Output: booleans `(batch, 1, T)`, as `allowed` of a `TransformerBlock`.
+
+    Examples:
+        >>> layers.TextMask(0)(np.array([[5, 0], [0, 0]])).tolist()
+        [[[True, False]], [[True, True]]]
+    """
+
+    pad_id: int = 0
+
+    def call(self, ids: Tensor) -> Tensor:
+        seen = ops.not_equal(ids, self.pad_id)
+        # A softmax over nothing has no value.
+        return ops.logical_or(seen, ops.logical_not(ops.any(seen, axis=1, keepdims=True)))[:, None]
+
+    def compute_output_spec(self, ids: Any) -> Any:
+        return keras.KerasTensor((ids.shape[0], 1, ids.shape[1]), "bool")
+
+
+@registered
+class TextPooling(BaseLayer):
+    """Pools the tokens of a text: picks one of them, or averages all that are not padding.
+
+    Args:
+        kind: `"last"`, `"first"`, `"largest_id"`, `"end_id"` or `"mean"`, as `pooling` in `keras_vit.TextConfig`.
+        end_id: The id of the token that ends a text, for `"end_id"`; of a text without it, the first token is picked.
+        pad_id: The id of padding, which the mean leaves out.
+
+    Call arguments:
+        tokens: `(batch, T, D)`.
+        ids: Their ids, integers `(batch, T)`.
+
+    Output: `(batch, D)`.
+
+    Examples:
+        >>> ids = np.array([[1, 9, 0]])
+        >>> layers.TextPooling("largest_id")(np.arange(6.0).reshape(1, 3, 2), ids).tolist()
+        [[2.0, 3.0]]
+        >>> layers.TextPooling("mean", pad_id=0)(np.arange(6.0).reshape(1, 3, 2), ids).tolist()
+        [[1.0, 2.0]]
+    """
+
+    kind: Annotated[str, OneOf(TEXT_POOLINGS)]
+    end_id: int | None = None
+    pad_id: int | None = None
+
+    def _check_together(self) -> None:
+        if (self.kind == "end_id") != (self.end_id is not None):
+            raise ValueError(
+                f"end_id needs kind='end_id' and the reverse, but {self.end_id!r}, {self.kind!r} were given."
+            )
+
+    def call(self, tokens: Tensor, ids: Tensor) -> Tensor:
+        if self.kind in ("last", "first"):
+            return tokens[:, -1 if self.kind == "last" else 0]
+        if self.kind == "mean":
+            return self._mean(tokens, ids)
+        place = ops.argmax(ids if self.end_id is None else ops.cast(ops.equal(ids, self.end_id), "int32"), axis=1)
+        return ops.take_along_axis(tokens, place[:, None, None], axis=1)[:, 0]
+
+    def _mean(self, tokens: Any, ids: Any) -> Any:
+        """Returns the mean of the tokens that are not padding (zeros if all are); of all tokens without a `pad_id`."""
+        if self.pad_id is None:
+            return ops.mean(tokens, axis=1)
+        there = ops.cast(ops.not_equal(ids, self.pad_id), tokens.dtype)[..., None]
+        return ops.sum(tokens * there, axis=1) / ops.maximum(ops.sum(there, axis=1), 1)
+
+    def compute_output_shape(self, tokens_shape: Shape, ids_shape: Shape | None = None) -> Shape:
+        return (tokens_shape[0], tokens_shape[2])

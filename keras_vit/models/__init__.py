@@ -2,7 +2,6 @@
 
 from typing import TYPE_CHECKING
 
-from keras_vit._arguments import pair as pair
 from keras_vit._names import lazy_names
 from keras_vit.models.config import BiTConfig as BiTConfig
 from keras_vit.models.config import ModelConfig as ModelConfig
@@ -20,8 +19,6 @@ from keras_vit.models.sizes import count_weights as count_weights
 from keras_vit.models.variants import BIT_VARIANTS as BIT_VARIANTS
 from keras_vit.models.variants import FAMILIES as FAMILIES
 from keras_vit.models.variants import VARIANTS as VARIANTS
-from keras_vit.models.variants import BiTVariant as BiTVariant
-from keras_vit.models.variants import Variant as Variant
 from keras_vit.models.variants import factory_name as factory_name
 from keras_vit.models.variants import find_variant as find_variant
 from keras_vit.models.variants import has_layers_of as has_layers_of

@@ -220,9 +220,12 @@ CHANGES: dict[str, tuple[str, ...]] = {
     "classes": ("head", "head_dist"),
     "distillation_head": ("head_dist",),
 }
-_FOLDED = ("stem_folded", "folded")
-# What the weights of a patch embedding that normalises pixels depend on.
-_PIXELS = ("include_preprocessing", "preprocessing_folded", "pixel_mean", "pixel_std", "patch_size", "channels")
+# The fields that change weights permanently, with those that cannot change afterwards, and neither then nor together.
+_PERMANENT: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "folded": ((), ("channels",)),
+    "stem_folded": ((), ("channels", "stem_epsilons")),
+    "preprocessing_folded": (("include_preprocessing", "pixel_mean", "pixel_std"), ("channels", "patch_size")),
+}
 
 
 def changed_fields(old: Config, new: Config) -> list[str]:
@@ -256,9 +259,11 @@ def changed_config(config: Config, changes: Mapping[str, Any]) -> Any:
             )
     new = config.replace(**changes)
     if isinstance(config, ModelConfig):
-        _check_folded(config, new)
-        _check_channels(config, new)
+        _check_permanent(config, new)
         check_tokens(config, new)
+        if config.channels not in (3, new.channels):
+            change = f"channels cannot change from {config.channels} to {new.channels}"
+            raise ValueError(f"{change}, because only weights for RGB can be adapted. Change the model for RGB.")
         if changes.get("classifier_activation") is not None and not new.classes:
             raise ValueError(
                 f"classifier_activation={new.classifier_activation!r} needs a head, but the model has none. Pass "
@@ -273,39 +278,18 @@ def changed_config(config: Config, changes: Mapping[str, Any]) -> Any:
     return new
 
 
-def _check_folded(old: ModelConfig, new: ModelConfig) -> None:
-    """Raises ValueError where standardised kernels or a normalising patch embedding would have to be changed back."""
-    for name in _FOLDED:
-        if getattr(old, name, False) and not getattr(new, name):
-            raise ValueError(f"{name} cannot become False, because kernels were standardised permanently. Reload them.")
-    if not (isinstance(old, ViTConfig) and isinstance(new, ViTConfig)):
-        return
-    if new.stem_folded and new.stem_epsilons != old.stem_epsilons:
-        raise ValueError(
-            f"stem_epsilons cannot change from {old.stem_epsilons!r} to {new.stem_epsilons!r} after kernels were "
-            "standardised permanently. Change stem_epsilons first."
-        )
-    if old.preprocessing_folded:
-        for name in changed_fields(old, new):
-            if name in _PIXELS:
+def _check_permanent(old: ModelConfig, new: ModelConfig) -> None:
+    """Raises ValueError where weights that were changed permanently would have to be changed back."""
+    changed = changed_fields(old, new)
+    for field, (after, together) in _PERMANENT.items():
+        before, now = getattr(old, field, False), getattr(new, field, False)
+        fixed = (*([field, *after] if before else []), *(together if before or now else []))
+        for name in changed:
+            if name in fixed:
                 raise ValueError(
-                    f"{name} cannot change, because the patch embedding normalises pixels permanently. Change the "
-                    "model before optimize_for_inference."
+                    f"{name} cannot change to {getattr(new, name)!r}, because {field}=True changes weights "
+                    "permanently. Load the model again, and make this change first."
                 )
-    if new.preprocessing_folded and new.patch_size != old.patch_size:
-        raise ValueError("patch_size cannot change together with preprocessing_folded. Change patch_size first.")
-
-
-def _check_channels(old: ModelConfig, new: ModelConfig) -> None:
-    """Raises ValueError for other channels than those of `old` unless it has three and no weights made permanently."""
-    if new.channels == old.channels:
-        return
-    change = f"channels cannot change from {old.channels} to {new.channels}"
-    if old.channels != 3:
-        raise ValueError(f"{change}, because only weights for RGB can be adapted. Change the model for RGB.")
-    for name in (*_FOLDED, "preprocessing_folded"):
-        if getattr(new, name, False):
-            raise ValueError(f"{change} with {name}=True, which changes weights permanently. Change channels first.")
 
 
 def check_tokens(old: ModelConfig, new: ModelConfig) -> None:
@@ -349,10 +333,11 @@ def copy_state(old: Any, new: Any, fresh: Collection[str] = ()) -> None:
     """Gives `new` the weights of `old`, resized, and its adapters, except layers in `fresh`; the same weights train."""
     copy_structure(old, new, fresh)
     values, folded = weights_by_path(old), {}
-    if any(name in _FOLDED for name in changed_fields(old.config, new.config)):
+    changed = changed_fields(old.config, new.config)
+    if "stem_folded" in changed or "folded" in changed:
         resnet = {path: layer for path, layer in layers_by_path(old).items() if isinstance(layer, StdConv2D)}
         folded |= {f"{path}/kernel": layer.standardized_kernel() for path, layer in resnet.items()}
-    if "preprocessing_folded" in changed_fields(old.config, new.config):
+    if "preprocessing_folded" in changed:
         folded |= _normalizing_embedding(old, new.config)
     for path, variable in weights_by_path(new).items():
         if not _within(path, fresh):

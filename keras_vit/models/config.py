@@ -7,7 +7,7 @@ import numbers
 from collections.abc import Iterable
 from typing import Annotated, Any, ClassVar, Self
 
-from keras_vit._arguments import is_class_name, pair
+from keras_vit._arguments import check_class_names, pair
 from keras_vit._options import Count, Finite, Number, OneOf, Options, Pair, Positive, Rate, Several, Whole
 from keras_vit.interpolation import METHODS
 from keras_vit.layers import choices
@@ -36,26 +36,8 @@ class Config(Options):
                 raise ValueError(f"{field}={getattr(self, field)!r} needs {name}={value!r}, but {given!r} was given.")
 
 
-def checked_class_names(names: Any, classes: int) -> tuple[str, ...] | None:
-    """Returns the names of classes as a tuple, or None for None."""
-    if names is None:
-        return None
-    if isinstance(names, (str, bytes)) or not isinstance(names, Iterable):
-        raise TypeError(f"class_names must be a list of strings in the order of the classes, but {names!r} was given.")
-    names = tuple(names)
-    for name in names:
-        if not isinstance(name, str):
-            raise TypeError(f"class_names must be strings, but {name!r} was given.")
-        if not is_class_name(name):
-            raise ValueError(
-                f"class_names must be lines without control characters or space at the ends, but {name!r} was given."
-            )
-    if len(names) != classes:
-        raise ValueError(f"class_names must name each of the {classes} classes, but has {len(names)} names.")
-    return names
-
-
 MOST_CHANNELS = 2**16  # of images; a file may name any number, and each has a mean and a deviation
+Channels = Annotated[int, Number("a whole number from 1 to 65,536", lambda n: 1 <= n <= MOST_CHANNELS, whole=True)]
 Length = Annotated[int, Whole(1, ", or None for no such layer")]
 Classes = Annotated[int, Whole(1, "; include_top=False makes a model without a head")]
 Epsilon = Annotated[float, Number("a number above 0 and below 1", lambda value: 0 < value < 1)]
@@ -75,8 +57,10 @@ class ModelConfig(Config):
     SETTINGS: ClassVar[tuple[str, ...]] = ("class_names",)
 
     def _check_together(self) -> None:
-        """Makes a tuple of the class names; errors unless each class has one and the activation is a name or None."""
-        object.__setattr__(self, "class_names", checked_class_names(self.class_names, self.classes or 0))
+        names, count = check_class_names(self.class_names, self.classes, distinct=False)
+        if count != self.classes:
+            raise ValueError(f"class_names must be None without classes, but {count} names were given. Pass classes=.")
+        object.__setattr__(self, "class_names", names)
         if not isinstance(self.classifier_activation, (str, type(None))):
             raise TypeError(
                 "classifier_activation must be the name of a Keras activation or None, but "
@@ -190,7 +174,7 @@ class ViTConfig(ModelConfig):
     depth: Positive
     heads: Positive
     mlp_width: Positive
-    channels: Positive = 3
+    channels: Channels = 3
     dynamic: bool = False
     # The ResNet of the hybrids
     stem_stages: Annotated[tuple[int, ...], Several(Whole(1))] | None = None
@@ -249,7 +233,6 @@ class ViTConfig(ModelConfig):
     model: ClassVar[str] = "VisionTransformer"
 
     def _check_together(self) -> None:
-        """Raises TypeError or ValueError unless the fields fit each other; makes pixel means one for each channel."""
         super()._check_together()
         self._check_tokens()
         self._check_head()
@@ -265,7 +248,7 @@ class ViTConfig(ModelConfig):
         and `pixel_std`: one channel has their mean, more channels repeat them in turn.
         """
         channels = changes.get("channels", self.channels)
-        if channels != self.channels and isinstance(channels, numbers.Integral):
+        if isinstance(channels, numbers.Integral) and channels != self.channels and channels <= MOST_CHANNELS:
             for name in ("pixel_mean", "pixel_std"):
                 changes = {name: _repeated(getattr(self, name), int(channels)), **changes}
         new = super().replace(**changes)
@@ -414,9 +397,6 @@ class BiTConfig(ModelConfig):
         pool_padding: Padding before max pooling: `"-inf"` (big_vision) or `"zeros"` (the older `big_transfer`).
         folded: Whether the kernels are stored standardised (see `BiT.folded`). Further fields are as in `ViTConfig`.
 
-    Raises:
-        TypeError, ValueError: if a field is invalid, or fields do not fit each other.
-
     Examples:
         >>> keras_vit.BiTConfig(image_size=32, stages=(3, 4, 6, 3), classes=10).features
         2048
@@ -425,7 +405,7 @@ class BiTConfig(ModelConfig):
     image_size: Pair = (224, 224)
     stages: tuple[int, ...]
     width: Positive = 64
-    channels: Positive = 3
+    channels: Channels = 3
     dynamic: bool = False
     pooling: Annotated[str, OneOf(("avg", "none"))] = "avg"
     classes: Classes | None = None
@@ -438,7 +418,6 @@ class BiTConfig(ModelConfig):
     model: ClassVar[str] = "BiT"
 
     def _check_together(self) -> None:
-        """Raises ValueError unless there are stages and 32 divides `width`, TypeError unless units are integers."""
         super()._check_together()
         if not self.stages or not isinstance(self.stages, tuple):
             raise ValueError(f"stages must be a tuple of units, such as (3, 4, 6, 3), but {self.stages!r} was given.")
@@ -477,8 +456,6 @@ def _repeated(values: tuple[float, ...], channels: int) -> tuple[float, ...]:
 
 def _per_channel(name: str, value: Any, channels: int) -> tuple[float, ...]:
     """A float for each channel, from a number for all or one for each; equal ones fit any number of channels."""
-    if channels > MOST_CHANNELS:
-        raise ValueError(f"channels must be at most {MOST_CHANNELS:,}, but {channels:,} was given.")
     values = tuple(value) if isinstance(value, Iterable) else (value,)
     if not all(isinstance(n, numbers.Real) and not isinstance(n, bool) for n in values):
         raise TypeError(f"{name} must be one number, or one for each channel, but {value!r} was given.")
@@ -495,13 +472,9 @@ class TextConfig(Config):
     Attributes:
         vocabulary: Number of token ids.
         context: Number of tokens of a text, with padding.
-        width: D, the length of a token.
-        depth: Number of Transformer blocks.
-        heads: Attention heads per block; divides `width`.
-        mlp_width: Length of the MLP's hidden layer.
+        width, depth, heads, mlp_width, layer_norm_epsilon: As in `ViTConfig`.
         causal: Whether a token attends to itself and earlier ones only (CLIP).
         gelu: `"tanh"`, `"exact"` or `"quick"`, as in `ViTConfig`, or `"relu"` (TIPS).
-        layer_norm_epsilon: Added to the variance by every layer normalisation.
         pooling: How tokens are pooled: `"last"` (SigLIP, LiT) or `"first"` token; `"largest_id"`: the first token with
             the largest id (CLIP); `"end_id"`: the first token with `end_id`; `"mean"`: the mean of all tokens except
             padding (TIPS); `"map"`: attention pooling.
@@ -510,9 +483,6 @@ class TextConfig(Config):
         end_id: The id of the token that ends a text; only with pooling `"end_id"`.
         projection: Length of the text's embedding; None: no projection of the pooled token.
         projection_bias: Whether the projection has a bias (SigLIP).
-
-    Raises:
-        TypeError, ValueError: if a field is invalid, or fields do not fit each other.
 
     Examples:
         >>> keras_vit.TextConfig(vocabulary=10, context=4, width=8, depth=1, heads=2, mlp_width=16).pooling
@@ -543,7 +513,6 @@ class TextConfig(Config):
     layer_scale: ClassVar[None] = None
 
     def _check_together(self) -> None:
-        """Raises ValueError unless padding, ids, heads, pooling and projection fit each other."""
         if self.pad_id is not None and (self.causal or self.pooling == "map"):
             raise ValueError(
                 f"pad_id={self.pad_id} needs causal=False and a pooling other than 'map', but causal={self.causal} and "

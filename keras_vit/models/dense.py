@@ -6,28 +6,13 @@ from typing import Any, Self
 
 import keras
 import numpy as np
-from keras import layers, ops
+from keras import ops
 
+from keras_vit import layers
 from keras_vit._keras import call_layers
-from keras_vit.layers import (
-    BatchNormalization,
-    DepthBins,
-    DepthHead,
-    FeatureFusion,
-    MaskHead,
-    QueryRotation,
-    Reassemble,
-    RegisterTokens,
-    RotaryEmbedding,
-    SelfMask,
-    TokenMap,
-    UpscaleBlock,
-    resize,
-)
 from keras_vit.layers.base import BaseLayer, Dense, at_least_float32, float32_or_better, initializer
 from keras_vit.layers.choices import REASSEMBLE_FACTORS
-from keras_vit.layers.dense_prediction import Convolution, WithClassToken
-from keras_vit.layers.detection import DetectionHead
+from keras_vit.layers.dense_prediction import Convolution, DetectionHead, WithClassToken
 from keras_vit.layers.tokens import Activation
 from keras_vit.models.dense_config import (
     DenseConfig,
@@ -40,7 +25,6 @@ from keras_vit.models.dense_config import (
 )
 from keras_vit.models.image_model import ImageModel
 from keras_vit.models.vision_transformer import VisionTransformer
-from keras_vit.preprocessing.images import detector_pixels, read_picture
 
 
 def token_map(backbone: VisionTransformer, block: int, policy: Any, tokens: Any = None) -> tuple[Any, Any]:
@@ -50,16 +34,9 @@ def token_map(backbone: VisionTransformer, block: int, policy: Any, tokens: Any 
     vit = backbone.config
     if vit.final_norm == "tokens":
         tokens = backbone.get_layer("encoder_norm")(tokens)
-    layer = TokenMap(vit.grid_size, vit.prefix_tokens, dtype=policy, name=f"map_{block}")
+    layer = layers.TokenMap(vit.grid_size, vit.prefix_tokens, dtype=policy, name=f"map_{block}")
     patches = layer(tokens, backbone.get_layer("embedding").output) if vit.dynamic else layer(tokens)
     return patches, tokens
-
-
-class _Untracked:
-    """Holds a model without Keras taking it for a part of another one."""
-
-    def __init__(self, model: VisionTransformer) -> None:
-        self.model = model
 
 
 class DenseModel(ImageModel):
@@ -71,34 +48,16 @@ class DenseModel(ImageModel):
 
     config_type = DenseConfig
 
-    def __init__(
-        self,
-        config: Any,
-        *,
-        input_tensor: Any = None,
-        name: str | None = None,
-        dtype: Any = None,
-        trainable: bool = True,
-    ) -> None:
-        if not isinstance(config, self.config_type):
-            raise TypeError(f"config must be a {self.config_type.__name__}, but {type(config).__name__} was given.")
-        policy = keras.dtype_policies.get(dtype)
+    @classmethod
+    def _graph_of(cls, config: Any, input_tensor: Any, policy: Any) -> tuple[Any, Any, Any]:
+        """As in `ImageModel`."""
         backbone = VisionTransformer(config.backbone, input_tensor=input_tensor, name="backbone", dtype=policy)
-        outputs = type(self).outputs_of(config, backbone, policy)
-        super(ImageModel, self).__init__(backbone.input, outputs, name=name or self.default_name)
-        self.set_up(config, policy)
-        self._shared = _Untracked(backbone)
-        self.trainable = trainable
-
-    @property
-    def config(self) -> Any:
-        """The config of this model."""
-        return self._config
+        return backbone.input, cls.outputs_of(config, backbone, policy), backbone
 
     @property
     def backbone(self) -> VisionTransformer:
         """The `VisionTransformer` under the head; it shares its weights with this model."""
-        return self._shared.model
+        return self._kept.backbone
 
     def optimize_for_inference(self, *, verbose: bool = True) -> Self:
         """Raises ValueError, because these models need all tokens, so that no computation can be left out."""
@@ -107,7 +66,7 @@ class DenseModel(ImageModel):
 
 def _features(maps: list[Any], policy: Any) -> Any:
     """Returns maps of patches one behind the other along the channels."""
-    return layers.Concatenate(dtype=policy, name="features")(maps) if len(maps) > 1 else maps[0]
+    return keras.layers.Concatenate(dtype=policy, name="features")(maps) if len(maps) > 1 else maps[0]
 
 
 # A linear head
@@ -120,8 +79,8 @@ def linear_segmenter(config: LinearSegmenterConfig, backbone: VisionTransformer,
         return _cosines(config, backbone, policy)
     x = _features([token_map(backbone, i, policy)[0] for i in config.blocks], policy)
     if config.dropout:  # of whole channels, before the normalisation
-        x = layers.SpatialDropout2D(config.dropout, data_format="channels_last", dtype=policy, name="head_dropout")(x)
-    x = BatchNormalization(dtype=policy, name="head_norm")(x)
+        x = keras.layers.SpatialDropout2D(config.dropout, "channels_last", dtype=policy, name="head_dropout")(x)
+    x = layers.BatchNormalization(dtype=policy, name="head_norm")(x)
     kernel = initializer("normal", stddev=0.01)
     return Dense(config.classes, kernel_initializer=kernel, dtype=at_least_float32(policy, "head"), name="head")(x)
 
@@ -131,9 +90,9 @@ def _cosines(config: LinearSegmenterConfig, backbone: VisionTransformer, policy:
     last, exact = backbone.get_layer(f"block_{config.blocks[-1]}"), at_least_float32(policy, "head")
     tokens, *rotation = keras.tree.flatten(last.input)
     # Attention of a token to itself alone returns its value, projected.
-    tokens = last(tokens, *rotation, allowed=SelfMask(dtype=policy, name="self_mask")(tokens))
+    tokens = last(tokens, *rotation, allowed=layers.SelfMask(dtype=policy, name="self_mask")(tokens))
     x, _ = token_map(backbone, config.blocks[-1], policy, tokens)
-    x = layers.UnitNormalization(dtype=exact, name="unit_features")(x)
+    x = keras.layers.UnitNormalization(dtype=exact, name="unit_features")(x)
     kernel = initializer("normal", stddev=0.01)
     return Dense(config.classes, use_bias=False, kernel_initializer=kernel, dtype=exact, name="head")(x)
 
@@ -167,14 +126,13 @@ def dpt(config: DPTConfig, backbone: VisionTransformer, policy: Any) -> Any:
     is_dinov2, width = config.design == "dinov2", config.fusion_width
     maps = []
     for i, x in enumerate(_maps(config, backbone, policy, with_class_token=is_dinov2)):
-        readout = config.backbone.width if is_dinov2 else None
-        reassemble = Reassemble(config.widths[i], REASSEMBLE_FACTORS[i], readout, dtype=policy, name=f"reassemble_{i}")
-        x = reassemble(x)
+        sizes = config.widths[i], REASSEMBLE_FACTORS[i], config.backbone.width if is_dinov2 else None
+        x = layers.Reassemble(*sizes, dtype=policy, name=f"reassemble_{i}")(x)
         maps.append(Convolution(width, 3, bias=False, dtype=policy, name=f"neck_{i}")(x))
     x = maps[-1]
     for i in range(4):  # the deepest first
         skip, shallower = maps[3 - i] if i else None, maps[2 - i] if i < 3 else None
-        fusion = FeatureFusion(i > 0, bias=not is_dinov2, dtype=policy, name=f"fusion_{i}")
+        fusion = layers.FeatureFusion(i > 0, bias=not is_dinov2, dtype=policy, name=f"fusion_{i}")
         # Depth Anything resizes to the shallower map, DINOv2 to twice the size, and the shallower map to that.
         x = fusion(x, skip=skip, like=None if is_dinov2 else shallower)
     if is_dinov2:
@@ -182,16 +140,16 @@ def dpt(config: DPTConfig, backbone: VisionTransformer, policy: Any) -> Any:
         x = Activation("relu", dtype=policy, name="project_relu")(x)
     options = {"min_depth": config.min_depth, "max_depth": config.max_depth, "dtype": policy, "name": "depth_head"}
     if is_dinov2:
-        return DepthHead(config.head_width, None, "clipped", **options)(x, patches=None)
+        return layers.DepthHead(config.head_width, None, "clipped", **options)(x, patches=None)
     output = "sigmoid" if config.metric else "relu"
-    head = DepthHead(config.head_width, config.backbone.patch_size, output, **options)
+    head = layers.DepthHead(config.head_width, config.backbone.patch_size, output, **options)
     return head(x, patches=backbone.get_layer("embedding").output)  # whose size a dynamic model has to know
 
 
 def linear_depth(config: LinearDepthConfig, backbone: VisionTransformer, policy: Any) -> Any:
     """Builds the linear depth head; returns symbolic depth `(batch, 4 * rows, 4 * columns)`, a mean of bins."""
     x = _features(_maps(config, backbone, policy, with_class_token=True), policy)
-    return DepthBins(config.min_depth, config.max_depth, config.bins, dtype=policy, name="depth_bins")(x)
+    return layers.DepthBins(config.min_depth, config.max_depth, config.bins, dtype=policy, name="depth_bins")(x)
 
 
 def _maps(config: DepthConfig, backbone: VisionTransformer, policy: Any, with_class_token: bool) -> list[Any]:
@@ -285,17 +243,6 @@ class Detector(DenseModel):
     default_name = "detector"
     outputs_of = staticmethod(detector)
 
-    def preprocess(self, images: Any) -> Any:
-        """Preprocesses pictures for this model: float32 `(batch, height, width, channels)`.
-
-        Arguments and errors are as in `VisionTransformer.preprocess`; `config.pictures` decides how to resize.
-        """
-        config, pipeline = self.config, self.config.pipeline
-        several = isinstance(images, (list, tuple)) or (hasattr(images, "shape") and len(images.shape) == 4)
-        pixels = [read_picture(image, config.channels) for image in (images if several else [images])]
-        sized = np.stack([detector_pixels(picture, config.image_size, config.pictures) for picture in pixels])
-        return sized if config.include_preprocessing else pipeline.normalized(sized)
-
 
 # Queries
 
@@ -308,19 +255,20 @@ def eomt(config: EoMTConfig, backbone: VisionTransformer, policy: Any) -> dict[s
     tokens, *rotation = keras.tree.flatten(backbone.get_layer(f"block_{first}").input)
 
     # Section 3.2: from here on, queries are tokens among the others. They have no position.
-    tokens = RegisterTokens(config.queries, dtype=policy, name="queries")(tokens)
-    rotation = [QueryRotation(config.queries, dtype=policy, name="query_rotation")(turned) for turned in rotation]
+    tokens = layers.RegisterTokens(config.queries, dtype=policy, name="queries")(tokens)
+    rotation = [layers.QueryRotation(config.queries, dtype=policy, name="query_rotation")(one) for one in rotation]
     for i in range(first, depth):
         tokens = backbone.get_layer(f"block_{i}")(tokens, *rotation)
     prefix = config.queries + config.backbone.prefix_tokens
     parts = [
         backbone.get_layer("encoder_norm"),
-        TokenMap(config.grid_size, prefix, dtype=policy, name="map"),
-        MaskHead(config.activation, dtype=policy, name="mask_head"),
+        layers.TokenMap(config.grid_size, prefix, dtype=policy, name="map"),
+        layers.MaskHead(config.activation, dtype=policy, name="mask_head"),
         # The last class is "no object".
         Dense(config.classes + 1, dtype=at_least_float32(policy, "class_head"), name="class_head"),
     ]
-    parts += [UpscaleBlock(config.activation, dtype=policy, name=f"upscale_{i}") for i in range(config.upscale_blocks)]
+    for i in range(config.upscale_blocks):
+        parts.append(layers.UpscaleBlock(config.activation, dtype=policy, name=f"upscale_{i}"))
     return read_queries(tokens, {part.name: part for part in parts}, config)
 
 
@@ -397,7 +345,7 @@ class EoMT(DenseModel):
 
         def call(layer: Any, *args: Any, **options: Any) -> Any:
             """Returns the output of a layer; for a block with queries, appends the logits of its input to `found`."""
-            if isinstance(layer, RotaryEmbedding) and rope_scale is not None:
+            if isinstance(layer, layers.RotaryEmbedding) and rope_scale is not None:
                 return layer(*args, scale=rope_scale)
             if isinstance(layer, BaseLayer):
                 options["training"] = training
@@ -438,7 +386,7 @@ def _probabilities(values: Any, blocks: int, draws: Any) -> list[Any]:
 def _seen(masks: Any, grid_size: tuple[int, int]) -> Any:
     """Returns which patches lie in the mask of each query: booleans `(batch, queries, patches)`; it has no gradient."""
     maps = ops.transpose(ops.stop_gradient(masks), (0, 2, 3, 1))
-    maps = resize(maps, grid_size, "half_pixel")
+    maps = layers.resize(maps, grid_size, "half_pixel")
     return ops.transpose(ops.reshape(maps, (-1, grid_size[0] * grid_size[1], masks.shape[1])), (0, 2, 1)) > 0
 
 

@@ -1,14 +1,16 @@
 """The configs of models of segmentation and depth, each of which has the config of its backbone."""
 
 import dataclasses
+import functools
 import operator
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
+from keras_vit._arguments import check_class_names
 from keras_vit._options import Count, Finite, OneOf, Pair, Positive, Rate, Several, Whole
 from keras_vit.layers.choices import HEAD_ACTIVATIONS
-from keras_vit.models.config import Config, Epsilon, ViTConfig, checked_class_names
-from keras_vit.preprocessing.images import DETECTOR_PICTURES
+from keras_vit.models.config import Config, Epsilon, ViTConfig
+from keras_vit.preprocessing.images import DETECTOR_PICTURES, DetectorPipeline
 
 Blocks = Annotated[tuple[int, ...], Several(Whole(0))]
 # The fields of a backbone, none of which is set: all of its tokens go on.
@@ -36,7 +38,8 @@ class DenseConfig(Config):
 
     backbone: Annotated[ViTConfig, _vit_config]
 
-    # Which final norms the backbone may have.
+    # What the fields of the backbone have to be, and which final norms it may have.
+    BACKBONE: ClassVar[Mapping[str, Any]] = WITHOUT_TOP
     FINAL_NORMS: ClassVar[tuple[str, ...]] = ("tokens",)
 
     # What is read of the config of any model of images: fields and properties of the backbone.
@@ -50,15 +53,13 @@ class DenseConfig(Config):
     pipeline = property(operator.attrgetter("backbone.pipeline"))
 
     def _check_together(self) -> None:
-        """Raises ValueError unless the backbone has no head, all of its tokens and a final norm that can be read."""
-        for name, value in WITHOUT_TOP.items():
+        for name, value in self.BACKBONE.items():
             given = getattr(self.backbone, name)
             if given != value:
                 raise ValueError(f"backbone must have {name}={value!r}, but has {given!r}. Change it by replace().")
         OneOf(self.FINAL_NORMS)("backbone.final_norm", self.backbone.final_norm)
 
     def _check_blocks(self, blocks: tuple[int, ...]) -> None:
-        """Raises ValueError unless `blocks`, which a head reads, are increasing numbers that end with the last one."""
         last = self.backbone.depth - 1
         if list(blocks) != sorted({*blocks}) or blocks[-1:] != (last,):
             raise ValueError(f"blocks must increase and end with the last block, {last}, but {blocks} was given.")
@@ -74,9 +75,8 @@ class NamedClasses(DenseConfig):
     SETTINGS: ClassVar[tuple[str, ...]] = ("class_names",)
 
     def _check_together(self) -> None:
-        """Makes a tuple of the class names; TypeError or ValueError unless they are names, one for each class."""
         super()._check_together()
-        object.__setattr__(self, "class_names", checked_class_names(self.class_names, self.classes))
+        object.__setattr__(self, "class_names", check_class_names(self.class_names, self.classes, distinct=False)[0])
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -94,9 +94,6 @@ class EoMTConfig(NamedClasses):
         pictures: Pre- and postprocessing: as `"eomt_authors"` or as `"eomt_transformers"`.
         task: `"semantic"`, `"panoptic"` or `"instance"`, if the file says it; None: the user chooses.
 
-    Raises:
-        TypeError, ValueError: if a field is invalid, or fields do not fit each other.
-
     Examples:
         >>> eomt_config.replace(task="panoptic").task
         'panoptic'
@@ -111,17 +108,15 @@ class EoMTConfig(NamedClasses):
 
     model: ClassVar[str] = "EoMT"
     SETTINGS: ClassVar[tuple[str, ...]] = ("class_names", "pictures", "task")
+    BACKBONE: ClassVar[Mapping[str, Any]] = {**WITHOUT_TOP, "dynamic": False}
 
     def _check_together(self) -> None:
-        """Makes a tuple of the class names; TypeError or ValueError unless they are names, one for each class."""
         super()._check_together()
         if self.query_blocks > self.backbone.depth:
             raise ValueError(
                 f"query_blocks must be at most {self.backbone.depth}, the blocks of the backbone, but "
                 f"{self.query_blocks} was given."
             )
-        if self.backbone.dynamic:
-            raise ValueError("backbone must have dynamic=False for an EoMT, but has dynamic=True.")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -129,9 +124,7 @@ class LinearSegmenterConfig(NamedClasses):
     """The configuration of a `LinearSegmenter` (DINOv2, arXiv 2304.07193, section 7.4; DINOv3).
 
     Attributes:
-        backbone: The Vision Transformer that the head reads: pooling `"none"`, no classes.
-        classes: K, the number of classes.
-        class_names: Names of the classes, in order; None if they are unknown.
+        backbone, classes, class_names: As in `EoMTConfig`; images may have any size.
         blocks: Numbers of the blocks whose patch tokens are read, from 0, ending with the last block. The final norm is
             applied to each of them.
         dropout: Dropout rate of whole channels while the head trains (DINOv3: 0.1).
@@ -142,9 +135,6 @@ class LinearSegmenterConfig(NamedClasses):
         stride: Pixels from one crop to the next.
         zero_shot: Whether classes are text embeddings, and logits their cosines with patch features from a last block
             in which each token attends to itself only (MaskCLIP, arXiv 2112.01071; TIPS).
-
-    Raises:
-        TypeError, ValueError: if a field is invalid, or fields do not fit each other.
 
     Examples:
         >>> keras_vit.LinearSegmenterConfig(backbone=backbone, classes=3, blocks=(3,), stride=256).stride
@@ -163,16 +153,12 @@ class LinearSegmenterConfig(NamedClasses):
     SETTINGS: ClassVar[tuple[str, ...]] = ("class_names", "dropout", "pictures", "short_side", "crop_size", "stride")
 
     def _check_together(self) -> None:
-        """Makes a tuple of the class names; TypeError or ValueError unless they are names, one for each class."""
         super()._check_together()
         self._check_blocks(self.blocks)
-        if self.zero_shot and (len(self.blocks) > 1 or self.dropout):
-            raise ValueError(
-                f"zero_shot=True reads the last block alone, without dropout, but blocks={self.blocks} and "
-                f"dropout={self.dropout} were given."
-            )
-        if self.zero_shot and self.backbone.tokens_mlp_width is not None:
-            raise ValueError("zero_shot=True needs a backbone with attention, but an MLP-Mixer was given.")
+        if self.zero_shot:
+            self._need("zero_shot", blocks=self.blocks[-1:], dropout=0)
+            if self.backbone.tokens_mlp_width is not None:
+                raise ValueError("zero_shot=True needs a backbone with attention, but an MLP-Mixer was given.")
         if any(step > side for step, side in zip(self.stride, self.crop_size, strict=True)):
             raise ValueError(
                 f"stride must be at most crop_size, but stride={self.stride} and crop_size={self.crop_size} were given."
@@ -184,9 +170,7 @@ class DetectorConfig(NamedClasses):
     """The configuration of a `Detector` (OWL-ViT, arXiv 2205.06230; OWLv2, arXiv 2306.09683).
 
     Attributes:
-        backbone: The Vision Transformer that the heads read: pooling `"none"`, no classes, images of one size.
-        classes: C, the number of classes.
-        class_names: Names of the classes, in order; None if they are unknown.
+        backbone, classes, class_names: As in `EoMTConfig`.
         embedding: E, the length of the embeddings of patches and classes.
         objectness: Whether there is a head for the probability that a patch shows an object (OWLv2).
         activation: Activation of the heads of boxes and objectness: `"exact"` (transformers), `"tanh"` (Scenic) or as
@@ -194,9 +178,6 @@ class DetectorConfig(NamedClasses):
         head_epsilon: Epsilon of the normalisation before the heads: 1e-5 (transformers) or 1e-6 (Scenic).
         pictures: How pictures are resized: `"owlvit"` (squashed, as transformers' OWL-ViT), `"owlv2"` (padded with
             black, as transformers' OWLv2) or `"scenic"` (padded with grey, as Scenic's notebook).
-
-    Raises:
-        TypeError, ValueError: if a field is invalid, or fields do not fit each other.
 
     Examples:
         >>> keras_vit.DetectorConfig(backbone=eomt_config.backbone, classes=3, embedding=8).objectness
@@ -211,12 +192,13 @@ class DetectorConfig(NamedClasses):
 
     model: ClassVar[str] = "Detector"
     SETTINGS: ClassVar[tuple[str, ...]] = ("class_names", "pictures")
+    BACKBONE: ClassVar[Mapping[str, Any]] = {**WITHOUT_TOP, "dynamic": False}
 
-    def _check_together(self) -> None:
-        """Raises ValueError for a backbone with a head, pooling, another final norm or a free image size."""
-        super()._check_together()
-        if self.backbone.dynamic:
-            raise ValueError("backbone must have dynamic=False for a Detector, but has dynamic=True.")
+    @functools.cached_property
+    def pipeline(self) -> DetectorPipeline:
+        """The preprocessing of the model, which resizes as `pictures` says."""
+        colours = self.backbone.pipeline
+        return DetectorPipeline(self.image_size, colours.mean, colours.std, pictures=self.pictures)
 
 
 # Depth
@@ -239,10 +221,13 @@ class DepthConfig(DenseConfig):
     SETTINGS: ClassVar[tuple[str, ...]] = ("max_depth", "pictures", "picture_size")
     FINAL_NORMS: ClassVar[tuple[str, ...]] = ("tokens", "none")
 
+    reads_class_token: ClassVar[Any] = True  # DINOv2's heads do
+
     def _check_together(self) -> None:
-        """Raises ValueError unless the blocks rise to the last one and 0 <= `min_depth` < `max_depth`."""
         super()._check_together()
         self._check_blocks(self.blocks)
+        if self.reads_class_token and not (self.metric and self.backbone.class_token):
+            raise ValueError(f"A {self.model} of DINOv2 needs metric=True and a backbone with class_token=True.")
         if not 0 <= self.min_depth < self.max_depth:
             raise ValueError(
                 f"min_depth must be at least 0 and below max_depth, but min_depth={self.min_depth!r} and "
@@ -271,9 +256,6 @@ class DPTConfig(DepthConfig):
 
     With `"depth_anything"`, metres are a sigmoid times `max_depth`, and inverse depth is a ReLU.
 
-    Raises:
-        TypeError, ValueError: if a field is invalid, or fields do not fit each other.
-
     Examples:
         >>> keras_vit.DPTConfig(backbone=backbone, blocks=(0, 1, 2, 3), max_depth=1.0, metric=False).metric
         False
@@ -285,15 +267,13 @@ class DPTConfig(DepthConfig):
     head_width: Positive = 32
 
     model: ClassVar[str] = "DPT"
+    reads_class_token = property(lambda self: self.design == "dinov2")
 
     def _check_together(self) -> None:
-        """Raises ValueError unless there are four blocks, an even width, and for DINOv2 a class token and metres."""
         super()._check_together()
         Several(Whole(0), 4)("blocks", self.blocks)
         if self.fusion_width % 2:
             raise ValueError(f"fusion_width must be even, but {self.fusion_width} was given.")
-        if self.design == "dinov2" and not (self.metric and self.backbone.class_token):
-            raise ValueError("design='dinov2' needs metric=True and a backbone with class_token=True.")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -304,9 +284,6 @@ class LinearDepthConfig(DepthConfig):
         bins: Number of depths between `min_depth` and `max_depth` that are weighted. Other fields are as in
             `DPTConfig`.
 
-    Raises:
-        TypeError, ValueError: if a field is invalid, or fields do not fit each other.
-
     Examples:
         >>> keras_vit.LinearDepthConfig(backbone=backbone, blocks=(3,)).max_depth
         10.0
@@ -315,9 +292,3 @@ class LinearDepthConfig(DepthConfig):
     bins: Annotated[int, Whole(2)] = 256
 
     model: ClassVar[str] = "LinearDepth"
-
-    def _check_together(self) -> None:
-        """Raises ValueError unless the backbone has a class token and depth is in metres."""
-        super()._check_together()
-        if not (self.metric and self.backbone.class_token):
-            raise ValueError("A linear depth head needs metric=True and a backbone with class_token=True.")

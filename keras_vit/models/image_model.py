@@ -51,7 +51,6 @@ from keras_vit.models.changes import (
     restore_training,
     training_config,
 )
-from keras_vit.models.config import ModelConfig
 from keras_vit.models.looking import watched, wrong_values
 from keras_vit.models.sizes import describe
 from keras_vit.models.variants import variant_of
@@ -150,7 +149,23 @@ class ConfiguredModel(Noting, TrackingModel, SharedModel, keras.Model):
     """
 
     config_type: type[Any]
+    factory: str | None = None  # the name of a function that makes one, for messages
     _program: Any = None
+
+    @classmethod
+    def _require_config(cls, config: Any) -> None:
+        """Raises TypeError for anything but a config of this kind of model."""
+        if not isinstance(config, cls.config_type):
+            advice = f" For a variant of the paper, call a factory such as keras_vit.{cls.factory}()."
+            raise TypeError(
+                f"config must be a {cls.config_type.__name__}, but {type(config).__name__} was given."
+                f"{advice if cls.factory else ''}"
+            )
+
+    @property
+    def config(self) -> Any:
+        """The config of this model."""
+        return self._config
 
     def set_up(self, config: Any, policy: Any) -> None:
         """Keeps the config and the dtype policy, which `get_config` saves; called once the layers are there."""
@@ -261,36 +276,42 @@ class ConfiguredModel(Noting, TrackingModel, SharedModel, keras.Model):
         return f"<{type(self).__name__} {describe(self._config, self.count_params())}>"
 
 
+class _Reached(Exception):
+    """Ends a run of a model; its argument is the output of the last layer."""
+
+
 class ImageModel(ConfiguredModel):
     """A functional model that is made from a config and takes the images that the config says.
 
-    Subclasses set, beside `config_type`, `outputs_of`, a function from the config, symbolic images and a dtype policy
-    to the outputs; `default_name`; and `factory`, the name of a function that makes one, for messages.
+    Subclasses set, beside `config_type`, `default_name`, and `outputs_of`, a function from the config, symbolic images
+    and a dtype policy to the outputs.
     """
 
     default_name: str
     outputs_of: Callable[..., Any]
-    factory: str
 
     def __init__(
         self,
-        config: ModelConfig,
+        config: Any,
         *,
         input_tensor: Any = None,
         name: str | None = None,
         dtype: Any = None,
         trainable: bool = True,
     ) -> None:
-        """Builds the model on new or given inputs.
+        self._require_config(config)
+        # The global policy is looked up now: the model keeps it, whatever the global one is when it is loaded.
+        policy = keras.dtype_policies.get(dtype)
+        images, outputs, backbone = self._graph_of(config, input_tensor, policy)
+        name = name or (variant_of(config) or self.default_name).lower().translate(str.maketrans("-/+", "___"))
+        super().__init__(images, outputs, name=name)
+        self._kept = types.SimpleNamespace(backbone=backbone)  # which Keras does not take for a layer
+        self.set_up(config, policy)
+        self.trainable = trainable
 
-        Raises TypeError for a config of another model; ValueError for an `input_tensor` that is not an input or has
-        another shape or kind of numbers, for an unknown dtype or activation, and where Keras is set to channels first.
-        """
-        if not isinstance(config, self.config_type):
-            raise TypeError(
-                f"config must be a {self.config_type.__name__}, but {type(config).__name__} was given. For a variant "
-                f"of the paper, call a factory such as keras_vit.{self.factory}()."
-            )
+    @classmethod
+    def _graph_of(cls, config: Any, input_tensor: Any, policy: Any) -> tuple[Any, Any, Any]:
+        """Returns the symbolic images and outputs of a new model, and the model that it is built on; None for none."""
         if keras.config.image_data_format() == "channels_first":
             raise ValueError(
                 "Models need images (height, width, channels), but Keras is set to 'channels_first'. Call "
@@ -301,12 +322,7 @@ class ImageModel(ConfiguredModel):
             input_tensor = keras.Input(shape, name="images", dtype="float32")
         else:
             _check_input(input_tensor, shape, config.include_preprocessing)
-        # The global policy is looked up now: the model keeps it, whatever the global one is when it is loaded.
-        policy = keras.dtype_policies.get(dtype)
-        name = name or (variant_of(config) or self.default_name).lower().translate(str.maketrans("-/+", "___"))
-        super().__init__(input_tensor, type(self).outputs_of(config, input_tensor, policy), name=name)
-        self.set_up(config, policy)
-        self.trainable = trainable
+        return input_tensor, cls.outputs_of(config, input_tensor, policy), None
 
     def set_up(self, config: Any, policy: Any) -> None:
         """Keeps the config and the dtype policy; images are checked by `call`, which says more than Keras."""
@@ -388,7 +404,7 @@ class ImageModel(ConfiguredModel):
             >>> small.run(images[:, :8, :8], {"pooling": lambda layer, tokens: tokens[:, 0]}, until="pooling").shape[0]
             4
         """
-        replace, reached = dict(replace or {}), []
+        replace = replace or {}
         names = {layer.name: layer.name for layer in self.layers}
         for name in (*replace, *([] if until is None else [until])):
             if name not in names:
@@ -397,15 +413,15 @@ class ImageModel(ConfiguredModel):
             self._check_images(images)
 
         def call(layer: Any, *args: Any, **options: Any) -> Any:
-            if reached:  # what follows is not computed
-                return reached[0]
             made = replace[layer.name](layer, *args, **options) if layer.name in replace else layer(*args, **options)
             if layer.name == until:
-                reached.append(made)
+                raise _Reached(made)
             return made
 
-        outputs = call_layers(self, images, call)
-        return reached[0] if reached else outputs
+        try:
+            return call_layers(self, images, call)
+        except _Reached as end:
+            return end.args[0]
 
     def _check_images(self, images: Any, batch_of_none: bool = True) -> None:
         """Raises ValueError, with what to do, unless images have the shape that the model takes."""

@@ -23,7 +23,8 @@ _ROWS = 16  # of an image that are looked at, evenly spaced
 
 def wrong_values(config: ModelConfig, images: Any) -> str | None:
     """Why images cannot be what a model of the config takes, to follow its name; None where nothing is wrong."""
-    inside, prepare = config.include_preprocessing, "takes normalised images. Pass model.preprocess(images)"
+    inside, pipeline = config.include_preprocessing, config.pipeline
+    prepare = "takes normalised images. Pass model.preprocess(images)"
     if not inside and "int" in keras.backend.standardize_dtype(images.dtype):
         return f"was given integers, which can only be pixels of 0..255, but {prepare}"
     values = _first_values(images)
@@ -32,15 +33,10 @@ def wrong_values(config: ModelConfig, images: Any) -> str | None:
     low, high = float(values.min()), float(values.max())
     if inside and (low < 0 or (high <= 1 and (values % 1).any())):
         return f"normalises pixels of 0..255 itself, but was given values in [{low:.3g}, {high:.3g}]. Pass the pixels"
-    if not inside and high > max(_LARGEST, 2 * _largest_value(config)):
+    white = float(np.max((1 - np.asarray(pipeline.mean)) / np.asarray(pipeline.std)))  # the largest normalised value
+    if not inside and high > max(_LARGEST, 2 * white):
         return f"was given values up to {high:.3g}, which can only be pixels of 0..255, but {prepare}"
     return None
-
-
-def _largest_value(config: ModelConfig) -> float:
-    """Returns the largest value of an image that the config's own pipeline has normalised."""
-    pipeline = config.pipeline
-    return float(np.max((1 - np.asarray(pipeline.mean)) / np.asarray(pipeline.std)))
 
 
 def _first_values(images: Any) -> np.ndarray | None:

@@ -76,24 +76,18 @@ class TextEncoder(ConfiguredModel):
         8
     """
 
+    config: TextConfig
     config_type = TextConfig
 
     def __init__(
         self, config: TextConfig, *, name: str | None = None, dtype: Any = None, trainable: bool = True
     ) -> None:
-        """Builds the model; TypeError if `config` is no `TextConfig`, ValueError for an unknown dtype."""
-        if not isinstance(config, TextConfig):
-            raise TypeError(f"config must be a TextConfig, but {type(config).__name__} was given.")
+        self._require_config(config)
         policy = keras.dtype_policies.get(dtype)
         ids = keras.Input((config.context,), name="ids", dtype="int32")
         super().__init__(ids, text_transformer(config, ids, policy), name=name or "text_encoder")
         self.set_up(config, policy)
         self.trainable = trainable
-
-    @property
-    def config(self) -> TextConfig:
-        """The config of this model."""
-        return self._config
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Returns embeddings `(batch, projection or width)` of token ids `(batch, context)`; ValueError for others."""

@@ -5,28 +5,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
-from keras import layers
 
-from keras_vit.layers import (
-    AddPositionEmbedding,
-    AddSinCosPositionEmbedding,
-    BiTUnit,
-    ClassToken,
-    MAPHead,
-    MixerBlock,
-    PaddedMaxPooling2D,
-    PatchDropout,
-    PatchEmbedding,
-    RegisterTokens,
-    ResNetUnit,
-    RotaryEmbedding,
-    StdConv2D,
-    TokenDropout,
-    TokenPooling,
-    TransformerBlock,
-    bit_conv,
-    group_norm,
-)
+from keras_vit import layers
 from keras_vit.layers.base import Dense, LayerNormalization, at_least_float32, initializer, policy_at
 from keras_vit.layers.choices import STEM_EPSILONS
 from keras_vit.layers.ops import float32_or_better
@@ -51,18 +31,18 @@ def vision_transformer(config: ViTConfig, images: Any, dtype: Any = None) -> Any
 
     # Equation 1: z_0 = [x_class; x_p^1 E; ...; x_p^N E] + E_pos
     bias = config.patch_bias or config.preprocessing_folded
-    patches = PatchEmbedding(config.width, config.patch_size, bias, dtype=policy, name="embedding")(x)
+    patches = layers.PatchEmbedding(config.width, config.patch_size, bias, dtype=policy, name="embedding")(x)
     x = _tokens(config, patches, policy)
 
     # Equations 2 and 3, L times
     rotation = []  # by how much the blocks turn queries and keys, where positions are rotary
     if config.rotary_embedding is not None:
         sizes = (config.head_size, config.prefix_tokens, config.rotary_grid)
-        rotary = RotaryEmbedding(config.rotary_embedding, *sizes, dtype=policy, name="rotary_embedding")
+        rotary = layers.RotaryEmbedding(config.rotary_embedding, *sizes, dtype=policy, name="rotary_embedding")
         rotation.append(rotary(patches))
     if config.patch_drop:
-        kept = PatchDropout(config.patch_drop, config.prefix_tokens, dtype=policy, name="patch_dropout")(x, *rotation)
-        x, *rotation = kept if rotation else [kept]
+        drop = layers.PatchDropout(config.patch_drop, config.prefix_tokens, dtype=policy, name="patch_dropout")
+        x, *rotation = drop(x, *rotation) if rotation else [drop(x)]
     if config.pre_norm:
         x = _layer_norm(config, "pre_norm", policy)(x)
     for i in range(config.depth):
@@ -81,16 +61,17 @@ def vision_transformer(config: ViTConfig, images: Any, dtype: Any = None) -> Any
 def _resnet_stem(config: ViTConfig, images: Any, policy: Any) -> Any:
     """Returns the feature map of a hybrid's ResNet (section 3.1; the official `models_resnet.py`, `models_vit.py`)."""
     norm_epsilon, epsilon, inside = STEM_EPSILONS[config.stem_epsilons]
-    options: dict[str, Any] = {"epsilon": epsilon, "epsilon_inside": inside, "folded": config.stem_folded}
-    x = StdConv2D(config.stem_width, 7, 2, **options, dtype=policy, name="conv_root")(images)
-    x = group_norm("gn_root", policy, norm_epsilon)(x)
+    common = {"folded": config.stem_folded, "dtype": policy}
+    root = layers.StdConv2D(config.stem_width, 7, 2, "same", epsilon, inside, **common, name="conv_root")
+    x = root(images)
+    x = layers.group_norm("gn_root", policy, norm_epsilon)(x)
     x = Activation("relu", dtype=policy, name="relu_root")(x)
     x = MaxPooling2D(3, 2, padding="same", data_format="channels_last", dtype=policy, name="pool_root")(x)
-    make_unit = functools.partial(ResNetUnit, folded=config.stem_folded, epsilons=config.stem_epsilons, dtype=policy)
+    make_unit = functools.partial(layers.ResNetUnit, epsilons=config.stem_epsilons, **common)
     return _stages(x, config.stem_stages or (), config.stem_width, make_unit)
 
 
-def _stages(x: Any, stages: Sequence[int], width: int, make_unit: Callable[..., layers.Layer]) -> Any:
+def _stages(x: Any, stages: Sequence[int], width: int, make_unit: Callable[..., keras.layers.Layer]) -> Any:
     """Returns a map after `stages` of so many units each; every stage but the first halves it and doubles `width`."""
     for stage, units in enumerate(stages, start=1):
         for unit in range(1, units + 1):
@@ -103,26 +84,26 @@ def _tokens(config: ViTConfig, patches: Any, policy: Any) -> Any:
     """Returns the tokens with positions: class, distillation and register tokens, then the patches row by row."""
     x = Reshape((-1, config.width), dtype=policy, name="tokens")(patches)
     if config.register_tokens:
-        x = RegisterTokens(config.register_tokens, dtype=policy, name="register_tokens")(x)
+        x = layers.RegisterTokens(config.register_tokens, dtype=policy, name="register_tokens")(x)
     if config.distillation_token:
-        x = ClassToken(dtype=policy, name="distillation_token")(x)
+        x = layers.ClassToken(dtype=policy, name="distillation_token")(x)
     if config.class_token:
-        x = ClassToken(dtype=policy, name="class_token")(x)
+        x = layers.ClassToken(dtype=policy, name="class_token")(x)
     if config.position_embedding != "none":
         x = _position_embedding(config, policy)(x, patches if config.dynamic else None)
     elif config.dropout:
-        x = TokenDropout(config.dropout, dtype=policy, name="token_dropout")(x)
+        x = layers.TokenDropout(config.dropout, dtype=policy, name="token_dropout")(x)
     return x
 
 
-def _position_embedding(config: ViTConfig, policy: Any) -> layers.Layer:
+def _position_embedding(config: ViTConfig, policy: Any) -> keras.layers.Layer:
     """Returns the layer that adds E_pos, computed or learned, and drops out behind it."""
     common: dict[str, Any] = {"prefix_tokens": config.prefix_tokens, "dropout": config.dropout}
     common |= {"dtype": policy, "name": "position_embedding"}
     if config.position_embedding == "sincos2d":
-        return AddSinCosPositionEmbedding(config.grid_size, **common)
+        return layers.AddSinCosPositionEmbedding(config.grid_size, **common)
     without_registers = config.position_embedding == "learned_without_registers"
-    return AddPositionEmbedding(
+    return layers.AddPositionEmbedding(
         config.grid_size,
         interpolation=config.interpolation,
         embed_prefix=config.position_embedding != "learned_patches",
@@ -131,7 +112,7 @@ def _position_embedding(config: ViTConfig, policy: Any) -> layers.Layer:
     )
 
 
-def _block(config: ViTConfig, i: int, policy: Any) -> layers.Layer:
+def _block(config: ViTConfig, i: int, policy: Any) -> keras.layers.Layer:
     """Returns the layer of block `i`: attention, or in an MLP-Mixer a perceptron across tokens, then an MLP."""
     # Its rate of stochastic depth rises linearly with `i`; the last block may compute fewer tokens.
     common: dict[str, Any] = {
@@ -144,8 +125,8 @@ def _block(config: ViTConfig, i: int, policy: Any) -> layers.Layer:
         "name": f"block_{i}",
     }
     if config.tokens_mlp_width is not None:
-        return MixerBlock(config.tokens_mlp_width, config.mlp_width, **common)
-    return TransformerBlock(
+        return layers.MixerBlock(config.tokens_mlp_width, config.mlp_width, **common)
+    return layers.TransformerBlock(
         config.heads,
         config.mlp_width,
         attention_dropout=config.attention_dropout,
@@ -159,7 +140,7 @@ def _block(config: ViTConfig, i: int, policy: Any) -> layers.Layer:
     )
 
 
-def _layer_norm(config: ViTConfig, name: str, policy: Any) -> layers.Layer:
+def _layer_norm(config: ViTConfig, name: str, policy: Any) -> keras.layers.Layer:
     """Returns a layer normalisation with the epsilon of the config."""
     return LayerNormalization(epsilon=config.layer_norm_epsilon, dtype=policy, name=name)
 
@@ -169,7 +150,7 @@ def _pooled(config: ViTConfig, tokens: Any, policy: Any) -> Any:
     if config.pooling == "none":
         return tokens
     if config.pooling == "map":
-        return MAPHead(
+        return layers.MAPHead(
             config.pooling_heads or config.heads,
             config.pooling_mlp_width or config.mlp_width,
             config.gelu,
@@ -178,7 +159,7 @@ def _pooled(config: ViTConfig, tokens: Any, policy: Any) -> Any:
             dtype=policy,
             name="pooling",
         )(tokens)
-    return TokenPooling(config.pooling, config.prefix_tokens, dtype=policy, name="pooling")(tokens)
+    return layers.TokenPooling(config.pooling, config.prefix_tokens, dtype=policy, name="pooling")(tokens)
 
 
 def _head(config: ViTConfig, y: Any, tokens: Any, policy: Any) -> Any:
@@ -196,15 +177,15 @@ def _head(config: ViTConfig, y: Any, tokens: Any, policy: Any) -> Any:
         return y
     dtype = float32_or_better(policy.compute_dtype)
     if config.unit_features:
-        y = layers.UnitNormalization(dtype=dtype, name="unit_features")(y)
+        y = keras.layers.UnitNormalization(dtype=dtype, name="unit_features")(y)
     logits = _classifier(config, "head", policy)(y)
     if config.distillation_head:
-        y = TokenPooling("token", token=1, dtype=policy, name="pooling_dist")(tokens)
-        logits = layers.Average(dtype=dtype, name="logits")([logits, _classifier(config, "head_dist", policy)(y)])
+        y = layers.TokenPooling("token", token=1, dtype=policy, name="pooling_dist")(tokens)
+        logits = keras.layers.Average(dtype=dtype, name="logits")([logits, _classifier(config, "head_dist", policy)(y)])
     return _activated(config, logits, policy)
 
 
-def _classifier(config: ViTConfig | BiTConfig, name: str, policy: Any) -> layers.Layer:
+def _classifier(config: ViTConfig | BiTConfig, name: str, policy: Any) -> keras.layers.Layer:
     """Returns a head, a dense layer that begins with zeros and computes in float32 or better."""
     return Dense(config.classes, kernel_initializer="zeros", dtype=at_least_float32(policy, name), name=name)
 
@@ -241,15 +222,11 @@ class VisionTransformer(ImageModel):
         (4, 2)
     """
 
+    config: ViTConfig
     config_type = ViTConfig
     factory = "ViT_B16"
     default_name = "vision_transformer"
     outputs_of = staticmethod(vision_transformer)
-
-    @property
-    def config(self) -> ViTConfig:
-        """The config of this model."""
-        return self._config
 
     def with_patch_size(
         self, patch_size: int | tuple[int, int], image_size: int | tuple[int, int] | None = None
@@ -301,13 +278,13 @@ def bit(config: BiTConfig, images: Any, dtype: Any = None) -> Any:
         x = normalization(config.pipeline, policy)(x)
 
     # The root: no normalisation and no activation, which the first unit brings
-    x = bit_conv("conv_root", config.width, 7, 2, padding=3, folded=config.folded, dtype=policy)(x)
-    x = PaddedMaxPooling2D(config.pool_padding, dtype=policy, name="pool_root")(x)
-    x = _stages(x, config.stages, config.width, functools.partial(BiTUnit, folded=config.folded, dtype=policy))
-    x = group_norm("norm_pre_head", policy, GROUP_NORM_EPSILON)(x)
+    x = layers.bit_conv("conv_root", config.width, 7, 2, padding=3, folded=config.folded, dtype=policy)(x)
+    x = layers.PaddedMaxPooling2D(config.pool_padding, dtype=policy, name="pool_root")(x)
+    x = _stages(x, config.stages, config.width, functools.partial(layers.BiTUnit, folded=config.folded, dtype=policy))
+    x = layers.group_norm("norm_pre_head", policy, GROUP_NORM_EPSILON)(x)
     x = Activation("relu", dtype=policy, name="relu_pre_head")(x)
     if config.pooling == "avg":
-        x = layers.GlobalAveragePooling2D("channels_last", dtype=policy, name="pooling")(x)
+        x = keras.layers.GlobalAveragePooling2D("channels_last", dtype=policy, name="pooling")(x)
 
     return _activated(config, _classifier(config, "head", policy)(x), policy) if config.classes else x
 
@@ -325,15 +302,11 @@ class BiT(ImageModel):
         (1, 2)
     """
 
+    config: BiTConfig
     config_type = BiTConfig
     factory = "BiT_R50x1"
     default_name = "bit"
     outputs_of = staticmethod(bit)
-
-    @property
-    def config(self) -> BiTConfig:
-        """The config of this model."""
-        return self._config
 
     def with_classes(self, classes: int | None, *, class_names: Sequence[str] | None = None) -> "BiT":
         """Returns a new model with a new, zero-initialised head, as `VisionTransformer.with_classes`; None: no head."""

@@ -590,6 +590,20 @@ def centre_margins(size: Sequence[int], multiples: Sequence[int]) -> list[tuple[
     return [(rest // 2, rest - rest // 2) for rest in rests]
 
 
+@dataclasses.dataclass(frozen=True)
+class DetectorPipeline(Pipeline):
+    """The preprocessing of a detector, whose `pictures` say how to resize; nothing is cropped."""
+
+    pictures: Annotated[str, OneOf(DETECTOR_PICTURES)] = "owlv2"
+
+    def resized(self, images: Any, channels: int = 3) -> np.ndarray:
+        several = isinstance(images, (list, tuple)) or (hasattr(images, "shape") and len(images.shape) == 4)
+        pictures = [read_picture(picture, channels) for picture in (images if several else [images])]
+        if not pictures:
+            return super().resized(images, channels)
+        return np.stack([detector_pixels(pixels, self.image_size, self.pictures) for pixels in pictures])
+
+
 def detector_pixels(pixels: np.ndarray, size: tuple[int, int], rule: str) -> np.ndarray:
     """A picture at the size of a detector, float32 in 0..255, by a checked name of `DetectorConfig.pictures`."""
     # `OwlViTImageProcessor` and `Owlv2ImageProcessor` of transformers 5.24; Scenic's notebook pads with grey.

@@ -18,7 +18,7 @@ from keras_vit.checkpoints.layouts import owl
 from keras_vit.checkpoints.msgpack_file import write_msgpack
 from keras_vit.checkpoints.stored_array import StoredArray
 from keras_vit.detection.detecting import in_pixels, overlaps
-from keras_vit.layers.detection import LEAST_NORM
+from keras_vit.layers.dense_prediction import LEAST_NORM
 from keras_vit.models import Detector, TextEncoder, VisionTransformer
 from keras_vit.models.changes import copy_state
 from keras_vit.preprocessing.images import read_picture

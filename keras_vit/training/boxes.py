@@ -18,7 +18,7 @@ from keras_vit._pictures import plot_map, safe_colours
 from keras_vit.data import BoxAugmentation, ImageStream, open_boxes
 from keras_vit.detection import evaluate
 from keras_vit.detection.detecting import detect, with_frames
-from keras_vit.layers.detection import LEAST_NORM
+from keras_vit.layers.dense_prediction import LEAST_NORM
 from keras_vit.layers.ops import widened
 from keras_vit.models.changes import copy_state
 from keras_vit.text import load_image_text, save_image_text

@@ -47,8 +47,8 @@ def test_prefixes_and_what_stands_beside(golden, tmp_path, name, prefix):
     if prefix.endswith("img/"):
         names = ("txt/Encoder_0/encoderblock_0/LayerNorm_0/scale", "txt/head/kernel", "t")
         beside = {f"{top}{n}": np.ones((1, 4, 8), "f4") for n in names}
-    elif prefix == "params/":
-        beside |= {f"ema/{n}": values + 1 for n, values in arrays.items()}
+    if prefix not in ("", "foo/bar/"):  # a known prefix comes before one that is not
+        beside |= {f"ema/{prefix}{n}": values + 1 for n, values in arrays.items()}
     if prefix.endswith("img/") and layout == "bit_bv":  # today's vectors
         arrays = {n: values.reshape(-1) if "/gn" in n else values for n, values in arrays.items()}
     path = save(tmp_path / "file.npz", arrays, prefix, **beside)

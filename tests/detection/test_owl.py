@@ -10,7 +10,8 @@ import keras_vit
 from keras_vit import detection, text
 from keras_vit.checkpoints.files import open_file
 from keras_vit.checkpoints.msgpack_file import read_msgpack
-from keras_vit.layers.detection import DetectionHead, box_bias
+from keras_vit.layers.dense_prediction import DetectionHead, box_bias
+from keras_vit.preprocessing.images import detector_pixels
 from tests.compute import filled
 from tests.small_models import small_backbone_config, values_of
 from tests.training.test_mask_classification import gradients_of
@@ -194,6 +195,19 @@ def test_other_sizes(loaded, golden, tmp_path):
     for layout in ("huggingface", "scenic"):
         with pytest.raises(ValueError, match=r"image_size must be \(56, 56\), but the model has image_size=\(56, 84\)"):
             text.save_image_text(wide, tmp_path / "wide", layout)
+
+
+def test_the_pipeline_of_a_detector_resizes_as_its_pictures_say():
+    picture = np.random.default_rng(0).integers(0, 256, (20, 30, 3), dtype="uint8")
+    for rule in ("owlvit", "owlv2", "scenic"):
+        vit = small_backbone_config(image_size=16, patch_size=8, include_preprocessing=True)
+        config = keras_vit.DetectorConfig(backbone=vit, classes=2, embedding=4, pictures=rule)
+        both = keras_vit.Detector(config).preprocess([picture, picture[:10]])
+        for given, pixels in zip(both, (picture, picture[:10]), strict=True):
+            np.testing.assert_array_equal(given, detector_pixels(pixels, (16, 16), rule))
+            np.testing.assert_array_equal(config.pipeline.resized(pixels), given[None])
+    with pytest.raises(ValueError, match="images must have shape"):
+        keras_vit.Detector(config).preprocess([])
 
 
 @pytest.mark.nightly_elsewhere

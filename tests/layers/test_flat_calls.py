@@ -152,6 +152,19 @@ def test_a_regularizer_of_activities_counts_and_goes():
     assert model.losses == []
 
 
+def test_adapters_are_multiplied_in_each_call(monkeypatch):
+    """Their product is not a weight: what a flat layer read of it once would stay when both factors change."""
+    model = small_vit()
+    with_adapters(model)
+    x = torch.from_numpy(images_for(model.config))
+    before = answer(model, x)
+    for weight in model.trainable_weights:
+        weight.assign(2 * weight.value)
+    after = answer(model, x)
+    assert not np.allclose(after, before)
+    np.testing.assert_array_equal(after, answer_of_keras(model, x, monkeypatch))
+
+
 def test_a_copy_has_its_own_weights():
     block = block_of(small_vit())
     x = torch.ones((1, 5, 8))

@@ -64,9 +64,10 @@ def test_what_is_refused():
     pixels = make(VIT.replace(include_preprocessing=True))
     for model, changes, words in (
         (grey, {"channels": 3}, "channels cannot change from 1 to 3, because only weights for RGB"),
-        (folded, {"channels": 4}, "from 3 to 4 with stem_folded=True, which changes weights permanently"),
-        (pixels, {"channels": 4, "preprocessing_folded": True}, "from 3 to 4 with preprocessing_folded=True"),
+        (folded, {"channels": 4}, "channels cannot change to 4, because stem_folded=True changes weights"),
+        (pixels, {"channels": 4, "preprocessing_folded": True}, "channels cannot .* preprocessing_folded=True"),
         (make(VIT), {"channels": 2, "pixel_mean": (0.1, 0.2, 0.3)}, "pixel_mean must be one number, or one for"),
+        (make(VIT), {"channels": 10**12}, "channels must be a whole number from 1 to 65,536"),
     ):
         with pytest.raises(ValueError, match=words):
             model.with_config(**changes)

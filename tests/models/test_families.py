@@ -178,8 +178,8 @@ VALUES = [
     ({"distillation_head": True, "distillation_token": True, "unit_features": True}, "unit_features=False, but True"),
     ({"pixel_mean": (0.5, 0.4)}, r"pixel_mean must be one number, or one for each of 3 .* but \(0.5, 0.4\)"),
     ({"pixel_std": (0.5, 0.0, 0.5)}, "pixel_std must be a finite number above 0"),
-    ({"classes": None, "class_names": ("cat", "dog")}, "class_names must name each of the 0 classes"),
-    *(({"class_names": ("cat", "dog", name)}, "class_names must be lines") for name in ("a\nb", "", " ant")),
+    ({"classes": None, "class_names": ("cat", "dog")}, "class_names must be None without classes"),
+    *(({"class_names": ("cat", "dog", name)}, "in class_names cannot be") for name in ("a\nb", "", " ant")),
     *(({"class_names": names}, "class_names must name each of the 3") for names in (("cat",), tuple("abcd"))),
 ]
 

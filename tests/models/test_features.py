@@ -7,7 +7,7 @@ import pytest
 import keras_vit
 from tests.compute import forward
 from tests.layers import in_numpy
-from tests.small_models import images_for, small_vit
+from tests.small_models import images_for, small_detector, small_vit
 from tests.tolerances import SAME_FUNCTION
 
 KINDS = {
@@ -123,3 +123,11 @@ def test_without_head_and_pooling_a_model_gives_the_encoded_tokens(kind):
     headless = model.with_config(classes=None, classifier_activation=None, pooling="none")
     np.testing.assert_allclose(forward(headless, images), given["encoded"], rtol=0, atol=SAME_FUNCTION)
     assert (np.abs(given["encoded"] - given["before_norm"]).max() > 1e-2) == (kind == "gap")
+
+
+@pytest.mark.once
+def test_a_run_may_end_before_layers_of_several_outputs():
+    for model, name in ((small_detector(), "encoder_norm"), (small_vit(**KINDS["dinov3"], patch_drop=0.5), "tokens")):
+        images = images_for(model.config)
+        wanted = forward(keras.Model(model.input, model.get_layer(name).output), images)
+        np.testing.assert_array_equal(keras.ops.convert_to_numpy(model.run(images, until=name)), wanted)

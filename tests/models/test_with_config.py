@@ -158,10 +158,10 @@ def test_a_frozen_model_stays_so_and_a_dtype_may_change():
 
 def test_what_is_folded_stays_so():
     folded = make("hybrid").with_config(stem_folded=True)
-    with pytest.raises(ValueError, match="stem_folded cannot become False"):
+    with pytest.raises(ValueError, match="stem_folded cannot change to False"):
         folded.with_config(stem_folded=False)
     for model, changes in ((make("hybrid"), {"stem_folded": True}), (folded, {})):
-        with pytest.raises(ValueError, match="stem_epsilons cannot change from 'official' to 'timm' after kernels"):
+        with pytest.raises(ValueError, match="stem_epsilons cannot change to 'timm', because stem_folded=True"):
             model.with_config(stem_epsilons="timm", **changes)
 
 
