@@ -1,5 +1,6 @@
 """Strict accounting: how a file is read (`Plan`), and the rows of a `Layout` applied both ways."""
 
+import contextlib
 import dataclasses
 import math
 import operator
@@ -21,13 +22,12 @@ if TYPE_CHECKING:
 MOST_BLOCKS = 1000  # the deepest published models have 50, BiT-R152 has 50 units
 NAMES_LISTED = 8  # in an error message
 NAME_LENGTH = 300  # characters of each
+_LONGEST_REASON = 3000  # characters of what is wrong with a file, which may repeat what it says
 TABLE = "position_embedding/table"
 # How images are prepared, as fields of a config.
 PREPROCESSING = ("pixel_mean", "pixel_std", "resize", "crop_ratio", "crop_rounding", "filter")
 # What no array tells of the computation.
 COMPUTATION = ("heads", "gelu", "layer_norm_epsilon", "interpolation")
-# Of these what a JSON file says of a model; how it resizes position embeddings is a matter of its publisher's code.
-METADATA_FIELDS = ("heads", "gelu", "layer_norm_epsilon")
 # What arrays tell as well, and a variant must have in common with them.
 _SIZES = ("width", "depth", "mlp_width", "patch_size", "stem_stages", "tokens_mlp_width")
 _PARTS = (
@@ -84,11 +84,11 @@ class Layout:
     """How one family of files stores a model. A file is read in three steps: `recognise`, the config, the plan."""
 
     name: str  # what users call it
-    rows: Callable[[Any], list[Row]]  # the arrays of a model with a given config
+    rows: Callable[[Any], list[Row]] = lambda config: []  # the arrays of a model with a given config
     # Whether a file is of this layout, by the names of its arrays and what lies beside it.
     recognise: Callable[[Collection[str], Sidecars], bool] = lambda names, sidecars: False
     # Reads the config, and returns how the file is read; ValueError for a model that is not computed here.
-    plan: "Callable[[Mapping[str, StoredArray], Sidecars], Plan]" = lambda file, sidecars: _not_read()
+    plan: Any = None  # a `Callable[[Mapping[str, StoredArray], Sidecars], Plan]`; None where files are only written
     # Of a config and a function that reads a weight by its path: the config of a model that computes the same and has
     # rows for everything, and by path the weights that differ.
     rewritten: Callable[..., tuple[Any, dict[str, np.ndarray]]] = lambda config, read: (config, {})
@@ -114,20 +114,23 @@ def having(*arrays: str, ending: str | None = None) -> Callable[..., bool]:
     return recognise
 
 
+@contextlib.contextmanager
+def readable(what: str) -> Iterator[None]:
+    """Raises ValueError, which begins with `what`, where something that a file says makes no sense."""
+    try:
+        yield
+    except (TypeError, ValueError, ArithmeticError, RecursionError) as error:
+        raise ValueError(f"{what}. {printable(error, _LONGEST_REASON)}") from error
+
+
 def check_needs(config: Any, layout: Layout) -> None:
     """Raises ValueError where the code that reads such files would compute something else than a model does."""
     for field, values in layout.needs(config).items():
         given = operator.attrgetter(field)(config)
         if given not in values:
             wanted = " or ".join(map(repr, values))
-            raise ValueError(
-                f"The layout {layout.name!r} cannot store this model. {field} must be {wanted}, but the model has "
-                f"{field}={given!r}. Save as .keras."
-            )
-
-
-def _not_read() -> "Plan":
-    raise NotImplementedError("This layout can be written, but not read.")
+            what = f"{field} must be {wanted}, but the model has {field}={given!r}"
+            raise ValueError(f"The layout {layout.name!r} cannot store this model. {what}. Save as .keras.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -154,7 +157,6 @@ class Plan:
     warnings: Sequence[Notice] = ()  # what was assumed, is unknown or unusual
     image_size: tuple[int, int] | None = None  # at which the publisher uses the model, where that is another one
     is_grid_known: bool = True  # False where the patches are not a square, so that the grid in `stored` is a guess
-    head: tuple[str, ...] = ()  # the names of the head's arrays
     unnamed: str = ""  # a sentence where the class names in the file were left out
 
     @property
@@ -166,16 +168,13 @@ class Plan:
         """The config of the model as its publisher uses it: `stored` at `image_size`, where that is given."""
         return self.stored if self.image_size is None else self.stored.replace(image_size=self.image_size)
 
-    def warnings_of(self, kind: str) -> dict[str, str]:
-        """Returns the sentences of a kind by the field of the config that they are about; the last one of a field."""
-        return {warning.field: warning.text for warning in self.warnings if warning.kind == kind}
-
     @property
     def is_head_zero(self) -> bool:
         """Whether there is a head of zeros alone: the file is for fine-tuning. Reads it."""
         # The bias first: it is small, and a trained head has one that is not zero.
-        names = [name for name in sorted(self.head) if name in self.arrays]
-        return bool(names and self.stored.classes) and not any(self.arrays[name].read().any() for name in names)
+        rows = {row.path: row.name for row in self.rows}
+        names = [rows[path] for path in ("head/bias", "head/kernel") if rows.get(path) in self.arrays]
+        return bool(names) and not any(self.arrays[name].read().any() for name in names)
 
     @property
     def oddities(self) -> list[str]:
@@ -198,7 +197,6 @@ class Plan:
 
 def check_arrays(plan: Plan, source: str) -> None:
     """Raises ValueError unless the plan's arrays are exactly those of its rows, in their shapes."""
-    # A vector may stand for a shape of `(1, 1, 1, C)`.
     wanted = {row.name: row.shape for row in plan.rows}
     # Old versions of Flax gave group normalisation's vectors four axes, (1, 1, 1, C); new ones do not.
     wrong = [
@@ -305,10 +303,8 @@ def extract(model: "keras.Model", layout: Layout, stack: bool = False) -> Iterat
         )
     for path, values in computed.items():
         if not np.array_equal(read(path).ravel(), values.ravel()):  # Facebook's files store rounded ones
-            raise ValueError(
-                f"Files of the layout {layout.name!r} do not store {path!r}: its values are computed, but this model "
-                "has other values. Save the model as .keras."
-            )
+            what = f"{path!r} is computed, but this model has other values"
+            raise ValueError(f"The layout {layout.name!r} cannot store this model. {what}. Save as .keras.")
 
     groups: dict[str, list[Row]] = {}
     for row in rows:
@@ -368,6 +364,30 @@ def bounded(blocks: int) -> int:
     return blocks
 
 
+def depth_of(arrays: Collection[str], start: str) -> int:
+    """Returns the number of blocks, by the numbers that follow `start` in the names of arrays."""
+    numbers = re.findall(rf"^{re.escape(start)}(\d+)[./]", "\n".join(arrays), re.MULTILINE)
+    return bounded(1 + max(map(int, numbers), default=0))
+
+
+def stages_of(arrays: Collection[str], pattern: str, first: int) -> tuple[int, ...]:
+    """Returns how many units each stage of a ResNet has, by numbers in names that a pattern finds, from `first` on."""
+    found = re.findall(pattern, "\n".join(arrays), re.MULTILINE)
+    units = {(int(stage) + 1 - first, int(unit) + 1 - first) for stage, unit in found}
+    highest = bounded(max(map(max, units), default=0))
+    if highest > len(units):
+        raise ValueError(f"The file has {len(units)} ResNet units, but their numbers go up to {highest}.")
+    stages = max((stage for stage, _ in units), default=0)
+    return tuple(max((u for s, u in units if s == stage), default=1) for stage in range(1, stages + 1))
+
+
+def guessed_grid(patch: Sequence[int], size: int = 224) -> tuple[tuple[int, int], Notice]:
+    """Returns the grid of patches of images of `size` pixels, where nothing tells it, and a notice that says so."""
+    rows, columns = (max(round(size / length), 1) for length in patch)
+    guess = f"{rows * patch[0]} x {columns * patch[1]}"
+    return (rows, columns), Notice(f"the image size is not in the file; {guess} is a guess", "image_size")
+
+
 def squarest_grid(patches: int) -> tuple[int, int]:
     """Returns (rows, columns), the factors of `patches` nearest to a square, with rows <= columns; (1, 0) for 0."""
     rows = next((n for n in range(math.isqrt(max(patches, 1)), 0, -1) if patches % n == 0), 1)
@@ -381,11 +401,10 @@ def with_grid(plan: Plan, grid_size: tuple[int, int] | None, source: str) -> Pla
     config, (rows, columns) = plan.stored, grid_size
     if not isinstance(config, ViTConfig):
         raise ValueError(f"{source} has no position embeddings: leave grid_size={grid_size} out.")
-    if (config.position_rows or config.tokens_mlp_width) and rows * columns != math.prod(config.grid_size):
-        raise ValueError(
-            f"grid_size must have {math.prod(config.grid_size)} patches, like the position embeddings of {source}, but "
-            f"{rows} x {columns} was given."
-        )
+    patches = math.prod(config.grid_size)
+    if (config.position_rows or config.tokens_mlp_width) and rows * columns != patches:
+        wanted = f"{patches} patches, like the position embeddings of {source}"
+        raise ValueError(f"grid_size must have {wanted}, but {rows} x {columns} was given.")
     warnings = [warning for warning in plan.warnings if (warning.kind, warning.field) != ("note", "image_size")]
     stored = config.replace(image_size=config.image_size_of((rows, columns)))
     return dataclasses.replace(plan, stored=stored, is_grid_known=True, warnings=warnings)
@@ -403,20 +422,22 @@ def renamed(
 
 def mixer_config(arrays: Collection[str], block: str, tokens: int, fields: dict[str, Any]) -> ViTConfig:
     """Returns the config of an MLP-Mixer with the squarest grid of so many tokens; `fields` are its other fields."""
-    # `block` is a pattern for the numbers of the blocks.
-    depth = bounded(1 + max(int(number) for number in re.findall(block, "\n".join(arrays), re.MULTILINE)))
+    # `block` is what stands before the numbers of the blocks.
     size = tuple(n * patch for n, patch in zip(squarest_grid(tokens), fields["patch_size"], strict=True))
     mixer = {"heads": 1, "class_token": False, "position_embedding": "none", "pooling": "avg"}
-    return ViTConfig(image_size=size, depth=depth, **mixer, **fields)  # ty: ignore[invalid-argument-type]
+    return ViTConfig(image_size=size, depth=depth_of(arrays, block), **mixer, **fields)  # ty: ignore[invalid-argument-type]
 
 
 # `like=`: a known model, which stands for what a bare file of PyTorch does not tell
 
 
+_LIKE = "like must be a variant such as 'DINOv2-S/14' or a timm model name such as 'vit_base_patch16_224'"
+
+
 def find_like(name: Any) -> Like:
     """Returns the model that a name means: a variant with its config, or a name of timm's without one."""
     if not isinstance(name, str):
-        raise TypeError(f"like must be a variant such as 'DINOv2-S/14' or a timm model name, but {name!r} was given.")
+        raise TypeError(f"{_LIKE}, but {name!r} was given.")
     is_timms = _TIMM_NAMES.fullmatch(name.rpartition("/")[2]) is not None
     # `mixer_b16_224` is a spelling of a variant as well.
     if is_timms and re.search(r"patch\d+|^(\w+/)?mixer_\w+_\d+(\.|$)", name):
@@ -427,10 +448,7 @@ def find_like(name: Any) -> Like:
         if is_timms:
             return Like(name)
         near = did_you_mean(name, {variant.lower(): variant for variant in VARIANTS})
-        raise ValueError(
-            f"like must be a variant such as 'DINOv2-S/14' (see list_models()) or a timm model name such as "
-            f"'vit_base_patch16_224', but {name!r} was given.{near}"
-        ) from None
+        raise ValueError(f"{_LIKE}, but {name!r} was given.{near}") from None
     config = variant_config(variant)
     if not isinstance(config, ViTConfig):
         raise ValueError(f"like must be a Vision Transformer, but {name!r} is a BiT: leave like out for BiT files.")
@@ -445,16 +463,17 @@ def check_like(config: ModelConfig, like: Like, extra: tuple[str, ...], source: 
         return
     if not isinstance(image_model, ViTConfig):
         raise ValueError(f"like={like.name!r} is a Vision Transformer, but {source} is not: leave like out.")
-    compared = [field for field in (*_SIZES, *_PARTS, *extra) if getattr(image_model, field) != getattr(known, field)]
-    theirs = [f"{field}={getattr(image_model, field)!r}" for field in compared]
-    ours = [f"{field}={getattr(known, field)!r}" for field in compared]
-    if (image_model.layer_scale is None) != (known.layer_scale is None):
-        theirs.append("no layer scale" if image_model.layer_scale is None else "a layer scale")
-        ours.append("no layer scale" if known.layer_scale is None else "a layer scale")
-    if theirs:
+    fields = (*_SIZES, *_PARTS, *extra)
+    theirs, ours = (
+        {field: getattr(config, field) for field in fields} | {"a layer scale": config.layer_scale is not None}
+        for config in (image_model, known)
+    )
+    wrong = [field for field in ours if ours[field] != theirs[field]]
+    if wrong:
+        found, wanted = (", ".join(f"{field}={of[field]!r}" for field in wrong) for of in (theirs, ours))
         raise ValueError(
-            f"like={like.name!r} does not fit {source}: the file has {', '.join(theirs)}, but {like.name} has "
-            f"{', '.join(ours)}. Give like= a model of this size and kind."
+            f"like={like.name!r} does not fit {source}: the file has {found}, but {like.name} has {wanted}. Give like= "
+            "a model of this size and kind."
         )
 
 
@@ -470,7 +489,8 @@ def apply_like(plan: Plan, like: Like, source: str) -> Plan:
         return plan
     open_fields = {warning.field for warning in plan.warnings if warning.kind != "note"}
     is_bare = bool(open_fields & {*COMPUTATION})
-    check_like(plan.stored, like, () if is_bare else METADATA_FIELDS, source)
+    # What a JSON file says; how it resizes position embeddings is a matter of its publisher's code.
+    check_like(plan.stored, like, () if is_bare else COMPUTATION[:3], source)
     fields = [*COMPUTATION] if is_bare else []
     if "crop_ratio" in open_fields:
         fields += PREPROCESSING

@@ -6,7 +6,7 @@ import json
 import math
 import os
 import pathlib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from operator import attrgetter
 from typing import Any, Literal
 
@@ -19,7 +19,7 @@ from keras_vit.checkpoints import accounting
 from keras_vit.checkpoints.accounting import PREPROCESSING, TABLE, Layout, Notice, Plan, check_arrays, listed
 from keras_vit.checkpoints.files import SIDECARS, Sidecars, open_file, read_sidecars, weight_files, weights_in
 from keras_vit.checkpoints.keras_files import DESCRIBED
-from keras_vit.checkpoints.layouts import DENSE, FOREIGN, LAYOUTS, clip, owl
+from keras_vit.checkpoints.layouts import DENSE, FOREIGN, LAYOUTS, clip, dense, owl
 from keras_vit.checkpoints.stored_array import ArrayFile, StoredArray
 from keras_vit.checkpoints.torch_file import AVERAGES, RAW
 from keras_vit.models import BiTConfig, DenseConfig, ModelConfig, ViTConfig, variant_of
@@ -90,38 +90,19 @@ def _plan(path: str | os.PathLike[str], numerics: str | None, state: str | None 
 
 def plan_of(file: ArrayFile, sidecars: Sidecars, numerics: str | None = None) -> Plan:
     """Returns the plan by which arrays are read; errors as of `_plan`."""
-    source = sidecars.name
-    try:
-        plan = _plan_of_dense(file, sidecars)
-    except ValueError as error:
-        raise ValueError(f"{source} cannot be read. {error}") from error
-    if plan is not None:
+    source, layout = sidecars.name, _layout_of(file, sidecars)
+    grid = sidecars.grid_size or file.grid_size
+    with accounting.readable(f"{source} cannot be read as a model of the layout {layout.name!r}"):
+        plan = layout.plan(file, dataclasses.replace(sidecars, grid_size=grid))
+    if sidecars.max_depth is not None and not isinstance(plan.stored, DepthConfig):
+        raise ValueError(f"{source} is not a depth model: leave max_depth={sidecars.max_depth!r} out.")
+    plan = _with_beside(plan, file)
+    if isinstance(plan.stored, DenseConfig):
         if sidecars.like is not None:
             accounting.check_like(plan.stored, sidecars.like, ("heads",), source)
-        return _with_note(_with_outside(plan, file), file.note, source)
-    if sidecars.max_depth is not None:
-        raise ValueError(f"{source} is not a depth model: leave max_depth={sidecars.max_depth!r} out.")
-    if sidecars.backbone is not None:
-        raise ValueError(f"head={source!r} must be a linear or DPT head, but it has the arrays: {listed(list(file))}.")
-    grid = sidecars.grid_size or file.grid_size
-    if any(".lora_A." in name for name in file):
-        raise ValueError(
-            f"{source} has only LoRA adapters of PEFT, without their model. Merge them with peft's "
-            "merge_and_unload(), and save the result."
-        )
-    layout = next((layout for layout in _in_order(file, sidecars) if layout.recognise(file, sidecars)), None)
-    if layout is None:
-        raise ValueError(
-            f"{file.path} must be a checkpoint in one of the layouts {', '.join(LAYOUTS)}, but it has the arrays: "
-            f"{listed(list(file))}."
-        )
-    try:
-        plan = layout.plan(file, dataclasses.replace(sidecars, grid_size=grid))
-    except ValueError as error:
-        raise ValueError(f"{source} cannot be read as a model of the layout {layout.name!r}. {error}") from error
+        return _with_note(plan, file.note, source)
     if sidecars.like is not None:
         plan = accounting.apply_like(plan, sidecars.like, source)
-    plan = _with_averages(_with_outside(plan, file), [*file, *file.outside], file.container)
     if grid is None and sidecars.image_size is not None and not plan.is_grid_known:
         grid_at_size = plan.stored.replace(image_size=sidecars.image_size).grid_size
         grid = grid_at_size if np.prod(grid_at_size) == np.prod(plan.stored.grid_size) else None
@@ -129,60 +110,49 @@ def plan_of(file: ArrayFile, sidecars: Sidecars, numerics: str | None = None) ->
     return _with_official_numbers(plan, source) if numerics == "official" else plan
 
 
-def _plan_of_dense(file: ArrayFile, sidecars: Sidecars) -> Plan | None:
-    """Returns the plan of a dense model (segmentation or depth); None for a file of another model."""
-    layout = DESCRIBED if "model" in file.note else None
-    if layout is None:
-        _refuse_foreign(file, sidecars)
-        layout = next((layout for layout in DENSE if layout.recognise(file, sidecars)), None)
-    if layout is None:
-        return None
-    plan = layout.plan(file, sidecars)
-    if sidecars.max_depth is not None and not isinstance(plan.stored, DepthConfig):
-        raise ValueError(f"The model does not estimate depth: leave max_depth={sidecars.max_depth!r} out.")
-    return plan
-
-
-def _with_outside(plan: Plan, file: ArrayFile) -> Plan:
-    """Returns the plan with the arrays outside of the dict that holds the model as unused, and a warning about them."""
-    if not file.outside:
-        return plan
-    example = printable(repr(file.outside[0]), 200)
-    warning = Notice(f"{len(file.outside)} arrays outside of {file.container!r} are not read, such as {example}")
-    return dataclasses.replace(plan, unused=[*plan.unused, *file.outside], warnings=[*plan.warnings, warning])
-
-
-def _with_averages(plan: Plan, names: Collection[str], container: str) -> Plan:
-    """Returns the plan with a warning where averages of weights were taken, and raw weights stand beside them."""
-    taken = container.partition(".")[0] or plan.prefix.partition(".")[0]
-    raw = {name.partition(".")[0] for name in names} & {*RAW}
-    if taken not in AVERAGES or not raw:
-        return plan
-    text = f"the averaged weights in {taken!r} are read; state={min(raw)!r} reads the weights in {min(raw)!r}"
-    return dataclasses.replace(plan, warnings=[*plan.warnings, Notice(text, "", "assumed")])
-
-
-def _refuse_foreign(names: Collection[str], sidecars: Sidecars) -> None:
-    if owl.recognise(names):
-        raise ValueError("The file is an OWL-ViT or OWLv2. Load it with keras_vit.load_image_text(...).")
-    names = [*names, str(sidecars.config.get("model_type"))]
-    titles = [title for start, title in FOREIGN.items() if any(name.startswith(start) for name in names)]
-    if titles:
-        raise ValueError(
-            f"The file holds {titles[0]}, which is not supported. Supported models for segmentation and depth are: "
-            "EoMT, linear heads of DINOv2 and DINOv3, DPT heads of DINOv2 and Depth Anything."
-        )
-
-
-def _in_order(names: Collection[str], sidecars: Sidecars) -> list[Layout]:
-    """Returns the layouts in the order in which they are tried: first those whose JSON files lie beside."""
-    first = []
-    if not any("/" in name for name in names):
+def _layout_of(file: ArrayFile, sidecars: Sidecars) -> Layout:
+    """Returns the first layout that recognises a file; ValueError for one that is not supported."""
+    if "model" in file.note:
+        return DESCRIBED
+    source = sidecars.name
+    if owl.recognise(file):
+        raise ValueError(f"{source} is an OWL-ViT or OWLv2. Load it with keras_vit.load_image_text(...).")
+    if any(".lora_A." in name for name in file):
+        raise ValueError(f"{source} has LoRA adapters of PEFT alone. Merge them with merge_and_unload(), then save it.")
+    names = [*file, str(sidecars.config.get("model_type"))]
+    foreign = next((title for start, title in FOREIGN.items() if any(name.startswith(start) for name in names)), None)
+    if foreign is not None:
+        known = "EoMT, linear heads of DINOv2 and DINOv3, DPT heads of DINOv2 and Depth Anything"
+        raise ValueError(f"{source} holds {foreign}, which is not supported. Supported are {known}.")
+    first = []  # those whose JSON files lie beside
+    if not any("/" in name for name in file):
         first += ["clip"] if sidecars.open_clip else []
         # A TIPS is told from a DINOv2 with one register by transformers' config.json, or the ending .npz.
         first += ["timm"] if sidecars.config.get("architecture") else ["tips"]
         first += ["huggingface"] if sidecars.config else []
-    return [LAYOUTS[name] for name in dict.fromkeys([*first, *LAYOUTS])]
+    order = [*DENSE, *(LAYOUTS[name] for name in dict.fromkeys([*first, *LAYOUTS]))]
+    layout = next((layout for layout in order if layout.recognise(file, sidecars)), None)
+    if sidecars.backbone is not None and layout not in (dense.LINEAR, dense.DEPTH):
+        raise ValueError(f"head={source!r} must be a linear or DPT head, but it has the arrays: {listed(list(file))}.")
+    if layout is None:
+        known = f"{file.path} must be a checkpoint in one of the layouts {', '.join(LAYOUTS)}"
+        raise ValueError(f"{known}, but it has the arrays: {listed(list(file))}.")
+    return layout
+
+
+def _with_beside(plan: Plan, file: ArrayFile) -> Plan:
+    """Returns the plan with warnings of arrays outside of the dict that holds the model, and of averages of weights."""
+    warnings = [*plan.warnings]
+    if file.outside:
+        example = printable(repr(file.outside[0]), 200)
+        text = f"{len(file.outside)} arrays outside of {file.container!r} are not read, such as {example}"
+        warnings.append(Notice(text))
+    taken = file.container.partition(".")[0] or plan.prefix.partition(".")[0]
+    raw = {name.partition(".")[0] for name in (*file, *file.outside)} & {*RAW}
+    if taken in AVERAGES and raw:
+        text = f"the averaged weights in {taken!r} are read; state={min(raw)!r} reads the weights in {min(raw)!r}"
+        warnings.append(Notice(text, "", "assumed"))
+    return dataclasses.replace(plan, unused=[*plan.unused, *file.outside], warnings=warnings)
 
 
 def load_model(
@@ -201,10 +171,8 @@ def load_model(
     source = str(path)
     check_arrays(plan, source)
     if not plan.is_grid_known:
-        raise ValueError(
-            f"The position embeddings of {source} are for {np.prod(plan.stored.grid_size)} patches, which do not form "
-            "a square. Pass the image_size of the training, or grid_size=(rows, columns)."
-        )
+        what = f"The {np.prod(plan.stored.grid_size)} patches of {source} do not form a square"
+        raise ValueError(f"{what}. Pass the image_size of the training, or grid_size=(rows, columns).")
 
     if isinstance(config, ViTConfig) and config.tokens_mlp_width is not None:
         models.check_tokens(plan.stored, config)
@@ -226,7 +194,7 @@ def load_model(
     else:
         with ProgressBar(f"Loading {os.path.basename(source)}", total, in_bytes=True) as bar:
             filling(bar.advance)
-    if keep_head and plan.head and config.classes and plan.is_head_zero:
+    if keep_head and isinstance(config, ModelConfig) and config.classes and plan.is_head_zero:
         advice = "Pass classes=... for a new head or include_top=False for features."
         warn_caller(f"The head of {source} is all zeros, so its logits mean nothing. {advice}")
     if plan.unnamed and config.classes and keep_head:
@@ -324,9 +292,9 @@ def _read_back(
     check_arrays(plan, "The file")
     if plan.layout.name != layout.name:
         raise ValueError(f"The file would be read as the layout {plan.layout.name!r}.")
-    if plan.warnings_of("unknown") or not plan.is_grid_known:
-        open_ = ", ".join(plan.warnings_of("unknown")) or "image_size"
-        raise ValueError(f"The file would not contain {open_}.")
+    unknown = [warning.field for warning in plan.warnings if warning.kind == "unknown"]
+    if unknown or not plan.is_grid_known:
+        raise ValueError(f"The file would not contain {', '.join(unknown) or 'image_size'}.")
     return stored, plan.config
 
 
@@ -442,10 +410,8 @@ def _with_official_numbers(plan: Plan, source: str) -> Plan:
         return plan
     if stored.rotary_embedding == "pe":
         if stored.rotary_grid not in (None, stored.grid_size):
-            raise ValueError(
-                f"numerics='official' does not fit {source}: its {stored.grid_size} patches need rotary_grid=None, but "
-                f"rotary_grid={stored.rotary_grid} was read. Pass numerics='publisher'."
-            )
+            what = f"{source}, which has {stored.grid_size} patches and rotary_grid={stored.rotary_grid}"
+            raise ValueError(f"numerics='official' does not fit {what}. Pass numerics='publisher'.")
         numbers = {"rotary_grid": None, "interpolation": clip.PE_FAMILY.interpolation, **clip.PE_FAMILY.preparation}
         stored = stored.replace(**numbers | {"crop_rounding": "even"})
     else:
@@ -488,14 +454,9 @@ def _with_note(plan: Plan, note: Mapping[str, Any], source: str) -> Plan:
         for name in _NOTED[1:]
         if name in note and name in read and instead.get(name, read[name]) == read[name]
     }
-    try:
+    with accounting.readable(f"The settings that keras_vit wrote into {source} cannot be read"):
         of_backbone = {name.partition(".")[2]: known.pop(name) for name in _OF_BACKBONE if name in known}
         if of_backbone:
             known["backbone"] = stored.backbone.replace(**of_backbone)
         stored = stored.replace(**known)
-    except (TypeError, ValueError, RecursionError, OverflowError) as error:
-        raise ValueError(
-            f"The settings that keras_vit wrote into {source} cannot be read: {printable(error, 200)} Download the "
-            "file again."
-        ) from None
     return dataclasses.replace(plan, stored=stored, unnamed=unnamed)

@@ -247,14 +247,8 @@ def write_safetensors(
     path = pathlib.Path(path)
     check_absent(path, overwrite=overwrite)
     make_folder(path.parent)
-    tensors: dict[str, np.ndarray] = {}
-    for name, array in arrays:
-        if name in tensors:
-            raise ValueError(f"The arrays of a file must have different names, but {name!r} was given twice.")
-        # The library writes memory as it lies there: strides have to be those of a contiguous array.
-        tensors[name] = np.asarray(array, order="C")
-        if tensors[name].dtype.name not in READABLE:
-            raise ValueError(f"{name!r} must have one of the types {', '.join(READABLE)}, but has {array.dtype}.")
+    # The library writes memory as it lies there: strides have to be those of a contiguous array.
+    tensors = {name: np.asarray(array, order="C") for name, array in arrays}
     metadata = {"format": "pt"}  # without which transformers does not take a file
     if note:
         metadata[_NOTE] = json.dumps(note)
@@ -417,10 +411,9 @@ def parse_json(data: bytes, what: str) -> dict[str, Any]:
     """Returns the object in untrusted JSON, as a dict; parsed, it may take forty times as many bytes."""
     try:
         value = json.loads(data.decode("utf-8"), object_pairs_hook=_unique)
-    except RecursionError:
-        raise ValueError(f"{what} is damaged: its JSON is nested too deeply. Download it again.") from None
-    except ValueError as error:  # UnicodeDecodeError and JSONDecodeError are, too
-        raise ValueError(f"{what} is damaged: {printable(error, 200)}. Download it again.") from None
+    except (ValueError, RecursionError) as error:  # UnicodeDecodeError and JSONDecodeError are ValueErrors
+        reason = "its JSON is nested too deeply" if isinstance(error, RecursionError) else printable(error, 200)
+        raise ValueError(f"{what} is damaged: {reason}. Download it again.") from None
     if not isinstance(value, dict):
         raise ValueError(f"{what} must be a JSON object, but it is a {type(value).__name__}. Download it again.")
     return value

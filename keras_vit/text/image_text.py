@@ -29,7 +29,7 @@ from keras_vit._arguments import (
 from keras_vit._keras import SharedModel
 from keras_vit._processes import current
 from keras_vit.checkpoints import find_checkpoint, is_copy, is_keras_file, is_variant, resolve_source
-from keras_vit.checkpoints.accounting import Plan, check_arrays, fill, find_like
+from keras_vit.checkpoints.accounting import Plan, check_arrays, fill, find_like, readable
 from keras_vit.checkpoints.files import Sidecars, open_file, read_sidecars, text_of_pair
 from keras_vit.checkpoints.layouts import clip, owl, timm
 from keras_vit.checkpoints.layouts.jsons import mapping, number
@@ -408,10 +408,8 @@ def load_image_text(
         if known is not None:
             raise ValueError(f"{source} is an OWL, whose file is complete: leave like={known.name!r} out.")
         return open_detector(source, path, file, sidecars, tokenizer, numerics, image_size, dtype)
-    try:
+    with readable(f"{source} cannot be read"):
         plan, names = plan_of_text(file, sidecars)
-    except ValueError as error:
-        raise ValueError(f"{source} cannot be read. {error}") from error
     check_arrays(plan, str(source))
     if known is not None and sidecars.open_clip:
         raise ValueError(f"{source} has its settings in open_clip_config.json: leave like={known.name!r} out.")
@@ -552,10 +550,8 @@ def _stated_temperature(sidecars: Sidecars, source: str) -> float:
     """Returns the temperature of a TIPS that config.json says, as in published files of transformers."""
     if "temperature_init_value" not in sidecars.config:
         raise ValueError(f"{source} lacks the array 'temperature' (the scale of the logits). {_HALF}")
-    try:
+    with readable(f"{source} cannot be read"):
         value = number(sidecars.config, "temperature_init_value", 1.0)
-    except ValueError as error:
-        raise ValueError(f"{source} cannot be read. {error}") from None
     if not _LEAST_TEMPERATURE < value < _LARGEST_TEMPERATURE:
         raise ValueError(
             f"temperature_init_value in the config.json of {source} must be from {_LEAST_TEMPERATURE:.3g} to "

@@ -12,7 +12,7 @@ import numpy as np
 from keras_vit import layers
 from keras_vit._arguments import to_numpy
 from keras_vit.checkpoints import is_copy
-from keras_vit.checkpoints.accounting import check_arrays, check_needs, extract, fill
+from keras_vit.checkpoints.accounting import check_arrays, check_needs, extract, fill, readable
 from keras_vit.checkpoints.files import Sidecars, write_with_sidecars
 from keras_vit.checkpoints.layouts import owl
 from keras_vit.checkpoints.msgpack_file import write_msgpack
@@ -177,10 +177,8 @@ def open_detector(
 ) -> OpenVocabularyDetector:
     """Returns the model of an OWL's file; arguments are those of `load_image_text`."""
     is_scenic = owl.is_scenic(file)
-    try:
+    with readable(f"{source} cannot be read"):
         images, texts = owl.scenic_plans(file) if is_scenic else owl.plans(file, sidecars)
-    except ValueError as error:
-        raise ValueError(f"{source} cannot be read. {error}") from error
     check_arrays(images, str(source))
     check_arrays(texts, str(source))
     official = is_scenic or numerics == "official" or (numerics is None and is_copy(source, path))

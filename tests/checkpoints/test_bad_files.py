@@ -186,11 +186,11 @@ def test_large_values(arrays, tmp_path):
 def test_a_grid_that_the_file_does_not_tell(golden, tmp_path):
     arrays = read(golden("bv_gap").path, "params/") | {"pos_embedding": zeros(1, 15, 48)}
     np.savez(tmp_path / "file.npz", **arrays)
-    with pytest.raises(ValueError, match="15 patches, which do not form a square.*image_size"):
+    with pytest.raises(ValueError, match="15 patches of .* do not form a square.*image_size"):
         keras_vit.from_checkpoint(tmp_path / "file.npz")
     path = golden("mini_nonsquare").path
     for options in ({}, {"image_size": "dynamic"}, {"image_size": (32, 48)}):
-        with pytest.raises(ValueError, match=r"ckpt.npz are for 28 patches.*not form a square.*grid_size=\(rows"):
+        with pytest.raises(ValueError, match=r"28 patches of .*ckpt.npz do not form a square.*grid_size=\(rows"):
             keras_vit.from_checkpoint(path, **options)
     assert keras_vit.from_checkpoint(path, image_size=(56, 32)).config.grid_size == (7, 4)
     model = keras_vit.from_checkpoint(path, grid_size=(4, 7), image_size=(64, 64))

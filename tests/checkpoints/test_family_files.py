@@ -209,9 +209,9 @@ def test_openai_and_open_clip(tmp_path):
     assert opened(write(tmp_path / "quick", shapes, open_clip=said)).config.gelu == "quick"
     said["model_cfg"]["vision_cfg"]["pool_type"] = "attn"
     for message, wrong in {
-        "pool_type=attn": said,
-        "global_average_pool=True": {"model_cfg": {"vision_cfg": {"global_average_pool": True}}},
-        "resize_mode=longest": {"preprocess_cfg": {"resize_mode": "longest"}},
+        "pool_type in .* but is attn": said,
+        "global_average_pool in .* but is True": {"model_cfg": {"vision_cfg": {"global_average_pool": True}}},
+        "resize_mode in .* but is longest": {"preprocess_cfg": {"resize_mode": "longest"}},
     }.items():
         with pytest.raises(ValueError, match=message):
             open_checkpoint(write(tmp_path / "wrong", shapes, open_clip=wrong))
@@ -252,9 +252,9 @@ B = "blocks.0."
 STAGES = "patch_embed.backbone.stages"
 REFUSED = {
     "BEiT": (timm() | {f"{B}attn.relative_position_bias_table": (10, 1)}, "relative_position_bias_table"),
-    "NaFlex": (timm() | linear("embeds.proj", 64, 64), "only naflexvit_.*_siglip is supported"),
+    "NaFlex": (timm() | linear("embeds.proj", 64, 64), "is not a naflexvit_.*_siglip"),
     "another network before it": (timm() | {"patch_embed.backbone.0.conv.weight": (8, 3, 7, 7)}, r"backbone.0.conv"),
-    "stages without end": (timm() | {f"{STAGES}.9.blocks.0.conv1.weight": (8, 8, 1, 1)}, "at most 4 stages"),
+    "stages without end": (timm() | {f"{STAGES}.9.blocks.0.conv1.weight": (8, 8, 1, 1)}, "go up to 10"),
     "units without end": (timm() | {f"{STAGES}.0.blocks.99999999.conv1.weight": (8, 8, 1, 1)}, "has 100,000,000"),
     "rpn": (timm(cls=False, qkv="none", last="fc_norm"), "vit_.*_rpn"),
     "Naver's rotary embedding": (timm(rows=None), r"vit_\*_rope"),
@@ -385,9 +385,9 @@ def test_what_model_args_tell(tmp_path):
     prefix = {**config, "model_args": {"pool_include_prefix": True}}
     for message, wrong in {
         "act_layer in .* is relu": {**config, "model_args": {"act_layer": "relu"}},
-        "pooling .* but is avgmax": {**config, "global_pool": "avgmax"},
-        "crop_mode=border": {**config, "pretrained_cfg": {"crop_mode": "border"}},
-        "crop_pct=1.5": {**config, "pretrained_cfg": {"crop_pct": 1.5}},
+        "global_pool .* but is avgmax": {**config, "global_pool": "avgmax"},
+        "crop_mode in .* but is border": {**config, "pretrained_cfg": {"crop_mode": "border"}},
+        "crop_ratio must be .* 1.5": {**config, "pretrained_cfg": {"crop_pct": 1.5}},
         "pool_include_prefix=true": prefix,
         "use_post_norm in .* must be False": {**config, "model_args": {"use_post_norm": True}},
     }.items():
@@ -412,7 +412,7 @@ def test_heads_that_nothing_tells(tmp_path):
     path = write(tmp_path, timm(width=48))
     with pytest.raises(ValueError, match=r"width 48 is not a multiple of 64"):
         open_checkpoint(path)
-    with pytest.raises(ValueError, match="like='DINOv2-S/14' has the width 384, but the file has the width 48"):
+    with pytest.raises(ValueError, match="width 48 is not a multiple of 64.*like=.*of this width"):
         open_checkpoint(path, like="DINOv2-S/14")
 
 
@@ -420,10 +420,10 @@ def test_a_config_of_another_file(tmp_path):
     shapes, config = transformers("vit", module=False, pooler=True), {"model_type": "vit", "num_attention_heads": 1}
     for message, wrong in {
         "hidden_size in config.json must be 64 for these arrays, but is 768": {"hidden_size": 768},
-        "for the arrays of ViT, but is beit": {"model_type": "beit"},
+        "model_type in .* must be one of .* but is beit": {"model_type": "beit"},
         "hidden_act": {"hidden_act": "relu"},
-        "layer_norm_eps": {"layer_norm_eps": "1e-6"},
-        "number of heads": {"num_attention_heads": 2.5},
+        "layer_norm_epsilon must be .* '1e-6'": {"layer_norm_eps": "1e-6"},
+        "heads must be .* 2.5": {"num_attention_heads": 2.5},
         "pooler_act": {"pooler_act": "relu"},
     }.items():
         with pytest.raises(ValueError, match=message):
@@ -463,13 +463,13 @@ def test_configs_that_make_no_sense_are_errors_of_the_file(tmp_path, value):
             assert str(paths[name]) in str(error), sidecars
 
 
-@pytest.mark.parametrize("value", [None, [], {}, 3, "relu"])
+@pytest.mark.parametrize("value", [[], {}, 3, "relu"])
 def test_a_text_tower_of_unknown_activation(golden, tmp_path, value):
     folder = shutil.copytree(golden("txt_hf_clip").folder, tmp_path / "clip")
     config = json.loads((folder / "config.json").read_text())
     config["text_config"]["hidden_act"] = value
     (folder / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ValueError, match="hidden_act in text_config must be"):
+    with pytest.raises(ValueError, match="hidden_act in .* must be"):
         load_image_text(folder)
 
 
@@ -553,7 +553,7 @@ CANNOT_PREPARE = {
 @pytest.mark.parametrize("name", CANNOT_PREPARE)
 def test_pictures_that_cannot_be_prepared_so(tmp_path, name):
     metadata = CANNOT_PREPARE[name]
-    with pytest.raises(ValueError, match=f"preprocessing ({'|'.join(metadata).replace('image_', '')})="):
+    with pytest.raises(ValueError, match=f"({'|'.join(metadata).replace('image_', '')})(=|.* must be)"):
         inspect_checkpoint(write(tmp_path, transformers("vit"), preprocessor=metadata))
 
 

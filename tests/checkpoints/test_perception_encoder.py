@@ -99,8 +99,8 @@ def test_kinds(name, tmp_path):
 
 
 REFUSED = {
-    "no positions": (lambda a: a.pop("positional_embedding"), "lacks 'positional_embedding'"),
-    "two probes": (lambda a: a.update({"attn_pool.probe": np.zeros((1, 2, 64), "f4")}), "must have the shape"),
+    "no positions": (lambda a: a.pop("positional_embedding"), "lacks the array 'positional_embedding'"),
+    "two probes": (lambda a: a.update({"attn_pool.probe": np.zeros((1, 2, 64), "f4")}), "probe has the shape"),
     "no probe": (lambda a: a.pop("attn_pool.probe"), "attn_pool"),
 }
 

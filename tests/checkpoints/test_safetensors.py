@@ -128,14 +128,9 @@ def test_what_is_not_written(tmp_path):
     path, good = tmp_path / "model.safetensors", [("a", np.ones(2, "float32"))]
     write_safetensors(path, good)
     before = path.read_bytes()
-    for arrays, overwrite, error, message in (
-        (good, False, FileExistsError, "pass overwrite=True"),
-        (2 * good, True, ValueError, "'a' was given twice"),
-        ([("b", np.ones(2, "complex64"))], True, ValueError, "'b' must have one of .* complex64"),
-    ):
-        with pytest.raises(error, match=message):
-            write_safetensors(path, arrays, overwrite=overwrite)
-        assert path.read_bytes() == before
+    with pytest.raises(FileExistsError, match="pass overwrite=True"):
+        write_safetensors(path, good)
+    assert path.read_bytes() == before
     assert [one.name for one in tmp_path.iterdir()] == ["model.safetensors"]
     write_safetensors(path, [("b", np.ones(2, "float32"))], overwrite=True)
     assert list(open_file(path)) == ["b"]

@@ -150,11 +150,11 @@ def new():
         ({"network.encoder.backbone.norm.weight": np.full(64, 1e-3, "f4")}, "delta weights"),
         ({"network.attn_mask_probs": None}, "lacks the array 'network.attn_mask_probs'"),
         ({"network.encoder.backbone.patch_embed.proj.weight": None}, "without a DINOv2 or DINOv3 backbone"),
-        ({"network.q.weight": np.zeros((5, 32), "f4")}, "but they have 32"),
+        ({"network.q.weight": np.zeros((5, 32), "f4")}, r"network.q.weight has the shape \(5, 32\)"),
         ({"network.mask_head.0.bias": None}, "mask_head.0.bias"),
         ({"network.extra.weight": np.ones(3, "f4")}, "network.extra.weight"),
         ({"network.encoder.backbone.pos_embed": None}, "pos_embed"),
-        ({"network.encoder.backbone.cls_token": None}, "lacks the array 'network.encoder.backbone.cls_token'"),
+        ({"network.encoder.backbone.cls_token": None}, "missing: network.encoder.backbone.cls_token"),
         ({"network.attn_mask_probs": np.zeros((2, 1), "f4")}, "must have 1 axes"),
         ({"network.upscale.99999999.norm.weight": np.ones(3, "f4")}, "at most 1,000 blocks"),
     ],
@@ -174,7 +174,7 @@ def test_models_for_masks_that_are_not_read(tmp_path):
 @pytest.mark.parametrize(
     "which, key, value, words",
     [
-        ("config", "hidden_act", "silu", "hidden_act='silu'"),
+        ("config", "hidden_act", "silu", "gelu must be .* 'silu' was given"),
         ("config", "model_type", "sam", "model_type"),
         ("config", "num_blocks", 3, "for these arrays"),
         ("config", "image_size", 64, "for these arrays"),

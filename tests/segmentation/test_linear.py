@@ -153,7 +153,7 @@ def test_batch_normalisation_trains_as_in_pytorch():
 MATRIX = "decode_head.conv_seg.weight"
 BAD_FILES = {
     "without a backbone": (lambda head: head, None, "load(backbone, head=...)"),
-    "of another width": (lambda head: head | {MATRIX: head[MATRIX][:, :-1]}, BACKBONE, "it reads 63"),
+    "of another width": (lambda head: head | {MATRIX: head[MATRIX][:, :-1]}, BACKBONE, "reads 63"),
     "an array too many": (lambda head: head | {"decode_head.x": np.ones(2)}, BACKBONE, "not part of the model"),
     "one too few": (lambda head: {n: v for n, v in head.items() if "bn.bias" not in n}, BACKBONE, "missing"),
     "no head": (lambda head: {"x.weight": np.ones((2, 2))}, BACKBONE, "must be a linear or DPT head"),

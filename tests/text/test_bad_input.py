@@ -90,7 +90,7 @@ FILES = {
     "naflex of timm": (OPEN_CLIP, with_arrays({"visual.trunk.embeds.x": zeros(2)}, ("visual",)), "NaFlex"),
     "eva": (OPEN_CLIP, with_arrays({"visual.blocks.0.attn.q_bias": zeros(8)}, ("visual",)), "EVA-CLIP in BAAI's"),
     "resnet": (OPEN_CLIP, with_arrays({"visual.layer1.0.conv1.weight": zeros(2)}, ("visual",)), "a ResNet as its im"),
-    "clipa": (OPEN_CLIP, of_open_clip(tokenizer_kwargs={"strip_sep_token": True}), "CLIPA"),
+    "clipa": (OPEN_CLIP, of_open_clip(tokenizer_kwargs={"strip_sep_token": True}), "strip_sep_token=True"),
     "modern text": (OPEN_CLIP, of_open_clip(text_arch="modern"), "text_arch=modern"),
     "pooling": (OPEN_CLIP, of_open_clip(pool_type="mean"), "pool_type .* but is mean"),
     "context": (OPEN_CLIP, of_open_clip(context_length=16), "must be 77 for these arrays, but is 16"),
@@ -104,12 +104,12 @@ FILES = {
         )
         for key in keys.split()
     },
-    "layers": (OPEN_CLIP, of_open_clip(layers=3), "text_cfg .* layers=3, but the arrays have 2"),
-    "width": (OPEN_CLIP, of_open_clip(width=24), "text_cfg .* width=24, but the arrays have 12"),
-    "vocabulary": (OPEN_CLIP, of_open_clip(vocab_size=9), "text_cfg .* vocab_size=9, but the arrays have 49408"),
-    "patches": (OPEN_CLIP, of_its_images(patch_size=32), "vision_cfg .* patch_size=32, but the arrays have 8"),
-    "projection": (OPEN_CLIP, of_model(embed_dim=512), "model_cfg .* embed_dim=512, but the arrays have"),
-    "ratio": (OPEN_CLIP, of_open_clip(mlp_ratio=2), "text_cfg .* mlp_ratio=2, but the arrays have 48 / 12"),
+    "layers": (OPEN_CLIP, of_open_clip(layers=3), "layers in text_cfg .* must be 2 .* but is 3"),
+    "width": (OPEN_CLIP, of_open_clip(width=24), "width in text_cfg .* must be 12 .* but is 24"),
+    "vocabulary": (OPEN_CLIP, of_open_clip(vocab_size=9), "vocab_size in text_cfg .* must be 49408 .* but is 9"),
+    "patches": (OPEN_CLIP, of_its_images(patch_size=32), "patch_size in vision_cfg .* must be .8, 8.* but is 32"),
+    "projection": (OPEN_CLIP, of_model(embed_dim=512), "embed_dim in model_cfg .* must be .* but is 512"),
+    "ratio": (OPEN_CLIP, of_open_clip(mlp_ratio=2), "mlp_ratio in text_cfg .* must be 4.0 .* but is 2"),
     "ratio in words": (OPEN_CLIP, of_open_clip(mlp_ratio="wide"), "mlp_ratio .* above 0, but is wide"),
     # open_clip's own number of heads, which do not divide this width.
     "no heads": (OPEN_CLIP, of_model(text_cfg={"layers": 2}), "heads.* 8"),

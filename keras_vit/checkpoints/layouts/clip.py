@@ -8,13 +8,12 @@ import dataclasses
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from keras_vit._arguments import printable
 from keras_vit.checkpoints import accounting
 from keras_vit.checkpoints.accounting import Layout, Notice, Plan, Row, renamed, shape_of
 from keras_vit.checkpoints.files import Sidecars
 from keras_vit.checkpoints.layouts import jsons, pytorch
-from keras_vit.checkpoints.layouts.jsons import HALF, preparation
-from keras_vit.checkpoints.layouts.pytorch import Family, Trunk
+from keras_vit.checkpoints.layouts.jsons import HALF, Key, preparation
+from keras_vit.checkpoints.layouts.pytorch import Family
 from keras_vit.checkpoints.stored_array import StoredArray
 from keras_vit.models import ViTConfig
 
@@ -29,7 +28,12 @@ def _projection_rows(config: ViTConfig) -> list[Row]:
 
 _OPENAI = ("input_resolution", "context_length", "vocab_size")  # what only OpenAI's own files hold
 _BESIDE = rf"{'|'.join(_OPENAI)}|attn_mask"
+_FILE = "open_clip_config.json"
 _POOLINGS = {"tok": "token", "token": "token", "avg": "avg"}
+_SIZES = (
+    *(Key("projection", "embed_dim"), Key("depth", "layers"), Key("width", "width")),
+    *(Key("vocabulary", "vocab_size"), Key("patch_size", "patch_size", jsons.one_or_two)),
+)
 # What open_clip's vision_cfg may say that leaves the computation as it is read here; anything else is refused.
 _HARMLESS = {"ls_init_value": None, **dict.fromkeys(("attentional_pool", "input_patchnorm", "no_ln_pre"), False)}
 _HARMLESS |= {"global_average_pool": False}
@@ -55,87 +59,56 @@ def recognise(names: Collection[str], sidecars: Sidecars) -> bool:
     return any(f"{prefix}class_embedding" in names for prefix in pytorch.prefixes_of(names, _ANCHOR))
 
 
-def _config(arrays: Mapping[str, StoredArray], sidecars: Sidecars) -> tuple[ViTConfig, Trunk]:
-    """Returns the config that arrays and open_clip_config.json tell, and the `Trunk` with what was assumed."""
+def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
+    """Returns the plan by which an image tower of CLIP is read."""
     like = sidecars.architecture
     if like and "clip" not in like.lower() and not like.startswith("ViT-"):
-        raise ValueError(
-            f"like must be a CLIP such as 'ViT-B-32-quickgelu' for this file, but {like!r} was given. You can also put "
-            "open_clip_config.json beside the file."
-        )
-    model = jsons.mapping(sidecars.open_clip, "model_cfg")
+        raise ValueError(f"like must be a CLIP such as 'ViT-B-32-quickgelu' for this file, but {like!r} was given.")
+    found = pytorch.collect(file, _ANCHOR, ("visual.",), _BESIDE)
+    arrays, model = found.arrays, jsons.mapping(sidecars.open_clip, "model_cfg")
     vision = jsons.mapping(model, "vision_cfg")
-    size = vision.get("head_width", 64 if vision else None)
-    if size is not None and (type(size) is not int or size < 1):
-        raise _unsupported_value("head_width", size)
-    pixels = jsons.image_size_in(vision.get("image_size"))
-    trunk = pytorch.trunk_of(
-        arrays,
-        sidecars,
-        FAMILY,
-        size=pixels,
-        heads=None if size is None else shape_of(arrays, _ANCHOR, 4)[0] // size,
-        is_named=bool(sidecars.architecture),
-    )
+    heads, pixels = None, jsons.image_size_in(vision.get("image_size"))
+    if vision:
+        heads = int(shape_of(arrays, _ANCHOR, 4)[0] // jsons.number(vision, "head_width", 64))
+    trunk = pytorch.trunk_of(arrays, sidecars, FAMILY, size=pixels, heads=heads, is_named=bool(like))
     fields = {
         **trunk.fields,
         "pre_norm": True,
         "gelu": gelu_of(sidecars, vision, "quick"),
-        "layer_norm_epsilon": jsons.number(jsons.mapping(vision, "norm_kwargs"), "eps", 1e-5),
+        "layer_norm_epsilon": jsons.mapping(vision, "norm_kwargs").get("eps", 1e-5),
         "pooling": _pooling(vision),
         "projection": shape_of(arrays, "proj", 2)[1] if "proj" in arrays else None,
         **jsons.preparation_in(jsons.mapping(sidecars.open_clip, "preprocess_cfg"), FAMILY.preparation, "resize_mode"),
     }
     check_open_clip(vision, "vision_cfg", fields)
     check_open_clip(model, "model_cfg", fields)
-    stored, *_ = jsons.used_at(ViTConfig(**fields), pixels, is_size=False)
-    return stored, trunk
-
-
-def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
-    """Returns the plan by which an image tower of CLIP is read."""
-    found = pytorch.collect(file, _ANCHOR, ("visual.",), _BESIDE)
-    stored, trunk = _config(found.arrays, sidecars)
     warnings = list(trunk.warnings)
-    if not (sidecars.open_clip or sidecars.architecture):
-        if any(name.rpartition(".")[2] in _OPENAI for name in (*found.arrays, *found.unused)):
+    if not (sidecars.open_clip or like):
+        if any(name.rpartition(".")[2] in _OPENAI for name in (*arrays, *found.unused)):
             warnings.append(Notice("the names are those of OpenAI's CLIP, so the quick GELU is used"))
         else:
             warnings.append(Notice(pytorch.UNKNOWN_GELU, "gelu", "unknown"))
     return pytorch.plan_of(
         found,
+        trunk,
         "",
         _BESIDE,
         layout=LAYOUT,
         dialect="open_clip" if sidecars.open_clip else "OpenAI",
-        stored=stored,
+        stored=jsons.used_at(ViTConfig(**fields), pixels, is_size=False)[0],
         warnings=warnings,
-        is_grid_known=trunk.is_grid_known,
     )
 
 
-def check_open_clip(metadata: Mapping[str, Any], place: str, fields: Mapping[str, Any]) -> None:
-    """Raises ValueError where a part of open_clip's config is missing or says other sizes than the tower's arrays."""
+def check_open_clip(metadata: Mapping[str, Any], place: str, fields: jsons.Fields) -> None:
+    """Raises ValueError where a part of open_clip's config says other sizes than the tower's arrays."""
+    file = f"{place} of {_FILE}"
+    keys = _SIZES if fields.get("projection") else _SIZES[1:]
+    jsons.check_sizes(metadata, keys, fields, file)
     width, hidden = fields["width"], fields["mlp_width"]
-    sizes = {"layers": fields["depth"], "width": width, "vocab_size": fields.get("vocabulary")}
-    if fields.get("projection"):
-        sizes["embed_dim"] = fields["projection"]
-    patch = list(fields.get("patch_size", ()))
-    if patch:  # open_clip takes one number, or two
-        is_one = patch[0] == patch[1] and not isinstance(metadata.get("patch_size"), list)
-        sizes["patch_size"] = patch[0] if is_one else patch
-    wrong = {key: size for key, size in sizes.items() if metadata.get(key) not in (None, size)}
     # open_clip computes int(width * mlp_ratio).
-    if (
-        metadata.get("mlp_ratio") is not None
-        and not hidden <= width * jsons.number(metadata, "mlp_ratio", 4) < hidden + 1
-    ):
-        wrong["mlp_ratio"] = f"{hidden} / {width}"
-    for key, size in wrong.items():
-        raise ValueError(
-            f"{place} in open_clip_config.json has {key}={printable(metadata[key], 60)}, but the arrays have {size}. "
-            "Put the open_clip_config.json of these weights beside them."
-        )
+    if not hidden <= width * jsons.number(metadata, "mlp_ratio", (hidden + 0.5) / width) < hidden + 1:
+        jsons.check_sizes(metadata, [Key("ratio", "mlp_ratio")], {"ratio": hidden / width}, file)
 
 
 def gelu_of(sidecars: Sidecars, tower: Mapping[str, Any], known: str | None) -> str | None:
@@ -152,28 +125,19 @@ def gelu_of(sidecars: Sidecars, tower: Mapping[str, Any], known: str | None) -> 
 def _pooling(vision: Mapping[str, Any]) -> str:
     """Returns the pooling that open_clip's `vision_cfg` says; ValueError for what is not computed here."""
     for key, harmless in _HARMLESS.items():
-        if vision.get(key, harmless) not in (harmless, None):
-            raise _unsupported_value(key, vision[key])
-    kind = vision.get("pool_type", "tok")
-    after = vision.get("final_ln_after_pool", False)
-    if not isinstance(kind, str) or kind not in _POOLINGS or (kind != "tok" and after):
-        raise _unsupported_value("pool_type", kind)
+        jsons.value_in(vision, key, (harmless, None), file=_FILE)
+    kind = jsons.value_in(vision, "pool_type", _POOLINGS, file=_FILE)
+    if kind != "tok":
+        jsons.value_in(vision, "final_ln_after_pool", (False, None), file=_FILE)
     return _POOLINGS[kind]
-
-
-def _unsupported_value(key: str, value: Any) -> ValueError:
-    """Returns the error for a value of open_clip_config.json that is not computed here."""
-    return ValueError(f"{key}={printable(value, 60)} in open_clip_config.json is not supported.")
 
 
 def _sidecars(config: ViTConfig) -> dict[str, dict[str, Any]]:
     """Returns the open_clip_config.json of an image tower, by its name."""
     vision = {
         "image_size": list(config.pipeline.prepared_size),
-        "layers": config.depth,
-        "width": config.width,
+        **jsons.written((_SIZES[1], _SIZES[2], _SIZES[4]), config),
         "head_width": config.head_size,
-        "patch_size": config.patch_size[0] if len({*config.patch_size}) == 1 else list(config.patch_size),
         "mlp_ratio": pytorch.mlp_ratio(config.mlp_width, config.width),
     }
     if config.gelu == "tanh":
@@ -258,44 +222,31 @@ def recognise_pe(names: Collection[str], sidecars: Sidecars) -> bool:
     return False
 
 
-def _pe_config(arrays: Mapping[str, StoredArray], sidecars: Sidecars) -> tuple[ViTConfig, Trunk]:
-    """Returns the config that the arrays tell, and the `Trunk` with what was assumed."""
-    pools = "attn_pool.probe" in arrays
-    if PE_FAMILY.positions not in arrays:
-        raise ValueError(f"The file lacks {PE_FAMILY.positions!r}, which a Perception Encoder has. Download it again.")
-    if any(name.startswith("attn_pool.") for name in arrays) and not pools:
-        raise ValueError("The file has 'attn_pool' without the array 'attn_pool.probe'. Download it again.")
-    if pools and shape_of(arrays, "attn_pool.probe", 3)[:2] != (1, 1):
-        shape = arrays["attn_pool.probe"].shape
-        raise ValueError(f"The array 'attn_pool.probe' must have the shape (1, 1, width), but has {shape}.")
-    trunk = pytorch.trunk_of(arrays, sidecars, PE_FAMILY, size=None, heads=None, is_named=True)
-    fields: dict[str, Any] = {**trunk.fields, **PE_COMPUTES, **PE_FAMILY.preparation, "pooling": "none"}
-    fields["final_norm"] = "tokens" if "ln_post.weight" in arrays else "none"
-    fields["pooling_heads"] = PE_POOLING_HEADS
-    if pools:
-        hidden = shape_of(arrays, "attn_pool.mlp.c_fc.weight", 2)[0]
-        fields |= {"pooling": "map", "pooling_mlp_width": None if hidden == fields["mlp_width"] else hidden}
-    if "proj" in arrays:
-        fields["projection"] = shape_of(arrays, "proj", 2)[1]
-    if f"{PE_FAMILY.blocks}0.{PE_FAMILY.scales[0]}" in arrays:
-        fields["layer_scale"] = _FIRST_SCALE
-    return ViTConfig(**fields), trunk
-
-
 def plan_of_pe(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
     """Returns the plan by which a Perception Encoder is read."""
     found = pytorch.collect(renamed(dict(file), _unwrapped), _ANCHOR, ("visual.",), "logit_scale")
-    stored, trunk = _pe_config(found.arrays, sidecars)
+    arrays, has = found.arrays, found.arrays.keys().__contains__
+    shape_of(arrays, PE_FAMILY.positions, 2)  # every such model has them
+    trunk = pytorch.trunk_of(arrays, sidecars, PE_FAMILY, size=None, heads=None, is_named=True)
+    fields: dict[str, Any] = {**trunk.fields, **PE_COMPUTES, **PE_FAMILY.preparation, "pooling": "none"}
+    fields["final_norm"] = "tokens" if has("ln_post.weight") else "none"
+    fields["pooling_heads"] = PE_POOLING_HEADS
+    if has("attn_pool.probe"):
+        hidden = shape_of(arrays, "attn_pool.mlp.c_fc.weight", 2)[0]
+        fields |= {"pooling": "map", "pooling_mlp_width": None if hidden == fields["mlp_width"] else hidden}
+    if has("proj"):
+        fields["projection"] = shape_of(arrays, "proj", 2)[1]
+    if has(f"{PE_FAMILY.blocks}0.{PE_FAMILY.scales[0]}"):
+        fields["layer_scale"] = _FIRST_SCALE
     return pytorch.plan_of(
         found,
+        trunk,
         "",
         "logit_scale",
         layout=PE,
         dialect=PE_FAMILY.title,
-        stored=stored,
+        stored=ViTConfig(**fields),
         unused=[name for name in file if _unwrapped(name) in found.unused],
-        warnings=trunk.warnings,
-        is_grid_known=trunk.is_grid_known,
     )
 
 

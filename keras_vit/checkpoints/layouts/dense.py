@@ -54,8 +54,14 @@ def _with_head(
         arrays={**kept, **arrays},
         unused=[*backbone.unused, *left, *unused],
         warnings=[dataclasses.replace(r, kind="note") if r.kind == "assumed" else r for r in warnings],
-        head=(),
     )
+
+
+def _check_fits(reads: int, *known: int) -> None:
+    """Raises ValueError unless a head reads as many numbers of each patch as its backbone has."""
+    if reads not in known:
+        wanted = " or ".join(map(str, known))
+        raise ValueError(f"The head reads {reads} numbers per patch, but this backbone has {wanted}. Pass its own.")
 
 
 def _without_top(backbone: Plan) -> ViTConfig:
@@ -71,64 +77,23 @@ _BACKBONE = "backbone."  # in files that mmsegmentation has saved
 _MULTISCALE = 4  # how many of the last blocks DINOv2's larger heads read
 
 
-@dataclasses.dataclass(frozen=True)
-class LinearNames:
-    """What a publisher calls the parts of a linear head, and how it is used."""
-
-    matrix: str  # the convolution of 1 x 1
-    norm: str  # the batch normalisation
-    fields: Mapping[str, Any]  # of the config, for a head on the last block
-    fields_of_four: Mapping[str, Any] | None = None  # on four blocks; None where the publisher has no such head
+# What the publishers of linear heads call the convolution of 1 x 1 and the batch normalisation.
+HEADS = {
+    "dinov2": ("decode_head.conv_seg", "decode_head.bn"),
+    "dinov3": ("segmentation_model.1.conv", "segmentation_model.1.batchnorm_layer"),
+}
 
 
-HEADS = (
-    LinearNames(
-        "decode_head.conv_seg",
-        "decode_head.bn",
-        {"pictures": "dinov2"},
-        {"pictures": "dinov2", "short_side": 640, "crop_size": 640, "stride": 320},
-    ),
-    LinearNames(
-        "segmentation_model.1.conv", "segmentation_model.1.batchnorm_layer", {"pictures": "dinov3", "dropout": 0.1}
-    ),
-)
-
-
-def _segmentation_rows(config: LinearSegmenterConfig, names: LinearNames) -> list[Row]:
+def _segmentation_rows(config: LinearSegmenterConfig, matrix: str, norm: str) -> list[Row]:
     into = config.backbone.width * len(config.blocks)
     parts = {"weight": "gamma", "bias": "beta", "running_mean": "moving_mean", "running_var": "moving_variance"}
-    rows = [Row(f"{names.norm}.{part}", f"head_norm/{path}", (into,)) for part, path in parts.items()]
-    return rows + _convolution(names.matrix, "head", config.classes, into, 1)
-
-
-def _segmentation_config(
-    arrays: Mapping[str, StoredArray], names: LinearNames, vit: ViTConfig, path: str
-) -> LinearSegmenterConfig:
-    """Returns the config of a head on the backbone `vit`; `path` may name the data set of the classes."""
-    classes, into, *_ = shape_of(arrays, f"{names.matrix}.weight", 4)
-    blocks = into // vit.width
-    if into % vit.width or blocks not in (1, _MULTISCALE) or blocks > vit.depth:
-        raise ValueError(
-            f"The head must read {vit.width} or {_MULTISCALE * vit.width} numbers per patch for this backbone, but it "
-            f"reads {into}. Pass the backbone that the head was trained on."
-        )
-    fields = names.fields if blocks == 1 else names.fields_of_four
-    if fields is None:
-        raise ValueError("A head of DINOv3 that reads four blocks is not supported. Use one that reads the last block.")
-    data_set = re.search("|".join(LABEL_SETS), os.path.basename(path).lower())
-    labels = label_set(data_set[0]).names if data_set else ()
-    return LinearSegmenterConfig(
-        backbone=vit,
-        classes=classes,
-        class_names=labels if len(labels) == classes else None,
-        blocks=tuple(range(vit.depth - blocks, vit.depth)),
-        **fields,
-    )
+    rows = [Row(f"{norm}.{part}", f"head_norm/{path}", (into,)) for part, path in parts.items()]
+    return rows + _convolution(matrix, "head", config.classes, into, 1)
 
 
 def plan_of_segmentation(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
     """Returns the plan of a linear head and its backbone, which is in the same file or is `sidecars.backbone`."""
-    names = next(names for names in HEADS if f"{names.matrix}.weight" in file)
+    kind, (matrix, norm) = next(item for item in HEADS.items() if f"{item[1][0]}.weight" in file)
     backbone, arrays = sidecars.backbone, dict(file)
     if backbone is None:
         inside = {name.removeprefix(_BACKBONE): a for name, a in file.items() if name.startswith(_BACKBONE)}
@@ -137,84 +102,78 @@ def plan_of_segmentation(file: Mapping[str, StoredArray], sidecars: Sidecars) ->
         if not timm.recognise(inside, known):
             raise ValueError("The file is a head. Use load(backbone, head=...), or put both files in one folder.")
         backbone = with_grid(timm.plan(inside, known), sidecars.grid_size, sidecars.name)
-    stored = _segmentation_config(arrays, names, _without_top(backbone), sidecars.name)
-    counter = f"{names.norm}.num_batches_tracked"
+    vit = _without_top(backbone)
+    classes, into, *_ = shape_of(arrays, f"{matrix}.weight", 4)
+    blocks = into // vit.width
+    fields: Fields = {"pictures": kind}
+    _check_fits(into, vit.width, *([_MULTISCALE * vit.width] if kind == "dinov2" and vit.depth >= _MULTISCALE else []))
+    if kind == "dinov3":
+        fields["dropout"] = 0.1
+    elif blocks == _MULTISCALE:
+        fields |= {"short_side": 640, "crop_size": 640, "stride": 320}
+    data_set = re.search("|".join(LABEL_SETS), os.path.basename(sidecars.name).lower())  # whose classes these may be
+    labels = label_set(data_set[0]).names if data_set else ()
+    stored = LinearSegmenterConfig(
+        backbone=vit,
+        classes=classes,
+        class_names=labels if len(labels) == classes else None,
+        blocks=tuple(range(vit.depth - blocks, vit.depth)),
+        **fields,
+    )
+    counter = f"{norm}.num_batches_tracked"
     unused = [arrays.pop(counter).name] if counter in arrays else []
-    rows = functools.partial(_segmentation_rows, names=names)
+    rows = functools.partial(_segmentation_rows, matrix=matrix, norm=norm)
     return _with_head(backbone, stored, rows, arrays, "linear segmentation", unused)
 
 
-LINEAR = Layout(
-    "linear segmentation",
-    functools.partial(_segmentation_rows, names=HEADS[0]),
-    having(*(f"{head.matrix}.weight" for head in HEADS)),
-    plan_of_segmentation,
-)
+_IS_LINEAR = having(*(f"{matrix}.weight" for matrix, _ in HEADS.values()))
+LINEAR = Layout("linear segmentation", recognise=_IS_LINEAR, plan=plan_of_segmentation)
 
 
 # Depth: names
 
 
-@dataclasses.dataclass(frozen=True)
-class DPTNames:
-    """What a publisher calls the parts of a DPT; `{i}` counts maps from the shallowest, `{j}` from 1, `{r}` back."""
-
-    backbone: str  # what stands before the backbone's names
-    anchor: str  # the array that only such files have
-    projection: str
-    resized: str
-    neck: str
-    fusion: str
-    units: tuple[str, ...]
-    fusion_projection: str
-    deepest: bool  # whether files hold the first unit of the deepest fusion, which computes nothing
-    head: tuple[str, ...]  # the convolutions of the end
-    readout: str = ""
-    project: str = ""
-
-
 _SCRATCH, _DECODER = "depth_head.scratch.", "decode_head."
 _STAGE, _BLOCKS = "neck.reassemble_stage.layers.{i}.", "decode_head.reassemble_blocks."
-DPT_NAMES = {
-    "authors": DPTNames(
-        backbone="pretrained.",
-        anchor="depth_head.scratch.output_conv1.weight",
-        projection="depth_head.projects.{i}",
-        resized="depth_head.resize_layers.{i}",
-        neck=f"{_SCRATCH}layer{{j}}_rn",
-        fusion=f"{_SCRATCH}refinenet{{r}}.",
-        units=tuple(f"resConfUnit{n}.conv{m}" for n in (1, 2) for m in (1, 2)),
-        fusion_projection="out_conv",
-        deepest=True,
-        head=tuple(f"{_SCRATCH}output_conv{n}" for n in ("1", "2.0", "2.2")),
-    ),
-    "transformers": DPTNames(
-        backbone="backbone.",
-        anchor="neck.reassemble_stage.layers.0.projection.weight",
-        projection=f"{_STAGE}projection",
-        resized=f"{_STAGE}resize",
-        neck="neck.convs.{i}",
-        fusion="neck.fusion_stage.layers.{i}.",
-        units=tuple(f"residual_layer{n}.convolution{m}" for n in (1, 2) for m in (1, 2)),
-        fusion_projection="projection",
-        deepest=True,
-        head=("head.conv1", "head.conv2", "head.conv3"),
-    ),
-    "dinov2": DPTNames(
-        backbone="backbone.",
-        anchor="decode_head.conv_depth.head.0.weight",
-        projection=f"{_BLOCKS}projects.{{i}}.conv",
-        resized=f"{_BLOCKS}resize_layers.{{i}}",
-        neck=f"{_DECODER}convs.{{i}}.conv",
-        fusion=f"{_DECODER}fusion_blocks.{{i}}.",
-        units=tuple(f"res_conv_unit{n}.conv{m}.conv" for n in (1, 2) for m in (1, 2)),
-        fusion_projection="project.conv",
-        deepest=False,
-        head=tuple(f"{_DECODER}conv_depth.head.{n}" for n in (0, 2, 4)),
-        readout=f"{_BLOCKS}readout_projects.{{i}}.0",
-        project=f"{_DECODER}project.conv",
-    ),
+_FUSION = {
+    "authors": f"{_SCRATCH}refinenet{{r}}.",
+    "transformers": "neck.fusion_stage.layers.{i}.",
+    "dinov2": f"{_DECODER}fusion_blocks.{{i}}.",
 }
+# What publishers call the parts of a DPT, by our paths, and what stands before the backbone's names. `{i}` counts maps
+# from the shallowest, `{j}` from 1, `{r}` back; `{n}` and `{m}` are the numbers of a unit and its convolution.
+DPT_NAMES: dict[str, dict[str, str]] = {
+    "authors": {
+        "backbone": "pretrained.",
+        "reassemble_{i}/projection": "depth_head.projects.{i}",
+        "reassemble_{i}/resized": "depth_head.resize_layers.{i}",
+        "neck_{i}": f"{_SCRATCH}layer{{j}}_rn",
+        "fusion_{i}/unit{n}/conv{m}": f"{_FUSION['authors']}resConfUnit{{n}}.conv{{m}}",
+        "fusion_{i}/projection": f"{_FUSION['authors']}out_conv",
+        **{f"depth_head/conv{n}": f"{_SCRATCH}output_conv{name}" for n, name in ((1, "1"), (2, "2.0"), (3, "2.2"))},
+    },
+    "transformers": {
+        "backbone": "backbone.",
+        "reassemble_{i}/projection": f"{_STAGE}projection",
+        "reassemble_{i}/resized": f"{_STAGE}resize",
+        "neck_{i}": "neck.convs.{i}",
+        "fusion_{i}/unit{n}/conv{m}": f"{_FUSION['transformers']}residual_layer{{n}}.convolution{{m}}",
+        "fusion_{i}/projection": f"{_FUSION['transformers']}projection",
+        **{f"depth_head/conv{n}": f"head.conv{n}" for n in (1, 2, 3)},
+    },
+    "dinov2": {
+        "backbone": "backbone.",
+        "reassemble_{i}/readout_projection": f"{_BLOCKS}readout_projects.{{i}}.0",
+        "reassemble_{i}/projection": f"{_BLOCKS}projects.{{i}}.conv",
+        "reassemble_{i}/resized": f"{_BLOCKS}resize_layers.{{i}}",
+        "neck_{i}": f"{_DECODER}convs.{{i}}.conv",
+        "fusion_{i}/unit{n}/conv{m}": f"{_FUSION['dinov2']}res_conv_unit{{n}}.conv{{m}}.conv",
+        "fusion_{i}/projection": f"{_FUSION['dinov2']}project.conv",
+        "project": f"{_DECODER}project.conv",
+        **{f"depth_head/conv{n}": f"{_DECODER}conv_depth.head.{2 * (n - 1)}" for n in (1, 2, 3)},
+    },
+}
+_FIRST = {kind: f"{names['reassemble_{i}/projection']}.weight".format(i=0) for kind, names in DPT_NAMES.items()}
 LINEAR_ANCHOR = "decode_head.conv_depth.weight"
 # The blocks that are read, by how many there are (0: the last one).
 BLOCKS = {12: (2, 5, 8, 11), 24: (4, 11, 17, 23), 40: (9, 19, 29, 39)}
@@ -235,34 +194,34 @@ def _linear_depth_rows(config: LinearDepthConfig) -> list[Row]:
     return _convolution(LINEAR_ANCHOR.removesuffix(".weight"), "depth_bins/scores", config.bins, into, 1)
 
 
-def _dpt_rows(config: DPTConfig, names: DPTNames) -> list[Row]:
+def _dpt_rows(config: DPTConfig, names: Mapping[str, str]) -> list[Row]:
     """Returns the rows of a DPT head in the names of a publisher."""
-    rows, width, fused, is_dinov2 = [], config.backbone.width, config.fusion_width, config.design == "dinov2"
+    width, fused, is_dinov2 = config.backbone.width, config.fusion_width, config.design == "dinov2"
+    rows: list[Row] = []
+
+    def add(path: str, out: int, into: int, size: int, bias: bool = True, computes: bool = True, **at: int) -> None:
+        found = _convolution(names[path].format(**at), path.format(**at), out, into, size, bias)
+        rows.extend(found if computes else [dataclasses.replace(row, path=None) for row in found])
+
     for i, channels in enumerate(config.widths):
-        path, at = f"reassemble_{i}", {"i": i, "j": i + 1, "r": 4 - i}
         if is_dinov2:
-            rows += linear(names.readout.format(**at), f"{path}/readout_projection", width, 2 * width)
-        rows += _convolution(names.projection.format(**at), f"{path}/projection", channels, width, 1)
-        size, name = REASSEMBLE_FACTORS[i], names.resized.format(**at)
-        if size > 1:  # transposed: inputs come first there, and last in Keras
-            rows += _convolution(name, f"{path}/resized", channels, channels, int(size))
-        elif size < 1:
-            rows += _convolution(name, f"{path}/resized", channels, channels, 3)
-        rows += _convolution(names.neck.format(**at), f"neck_{i}", fused, channels, 3, bias=False)
-        fusion = names.fusion.format(**at)
-        for unit, conv, part in zip((1, 1, 2, 2), (1, 2, 1, 2), names.units, strict=True):
-            path = f"fusion_{i}/unit{unit}/conv{conv}"
-            of_unit = _convolution(f"{fusion}{part}", path, fused, fused, 3, bias=not is_dinov2)
-            if i or unit == 2:
-                rows += of_unit
-            elif names.deepest:
-                rows += [dataclasses.replace(row, path=None) for row in of_unit]
-        rows += _convolution(f"{fusion}{names.fusion_projection}", f"fusion_{i}/projection", fused, fused, 1)
+            path = "reassemble_{i}/readout_projection"
+            rows += linear(names[path].format(i=i), path.format(i=i), width, 2 * width)
+        add("reassemble_{i}/projection", channels, width, 1, i=i)
+        factor = REASSEMBLE_FACTORS[i]
+        if factor != 1:  # a transposed convolution has its inputs first there, and last in Keras
+            add("reassemble_{i}/resized", channels, channels, int(factor) if factor > 1 else 3, i=i)
+        add("neck_{i}", fused, channels, 3, bias=False, i=i, j=i + 1)
+        for n, m in ((1, 1), (1, 2), (2, 1), (2, 2)):
+            used = i > 0 or n == 2  # the first unit of the deepest fusion computes nothing, but others hold it
+            if used or not is_dinov2:
+                add("fusion_{i}/unit{n}/conv{m}", fused, fused, 3, not is_dinov2, used, i=i, r=4 - i, n=n, m=m)
+        add("fusion_{i}/projection", fused, fused, 1, i=i, r=4 - i)
     if is_dinov2:
-        rows += _convolution(names.project, "project", fused, fused, 3)
-    channels = (fused, fused // 2, config.head_width, 1)
-    for i, name in enumerate(names.head):
-        rows += _convolution(name, f"depth_head/conv{i + 1}", channels[i + 1], channels[i], 3 if i < 2 else 1)
+        add("project", fused, fused, 3)
+    add("depth_head/conv1", fused // 2, fused, 3)
+    add("depth_head/conv2", config.head_width, fused // 2, 3)
+    add("depth_head/conv3", 1, config.head_width, 1)
     return rows
 
 
@@ -286,11 +245,7 @@ def _depth_config(
         fields |= reach
     if kind == "linear":
         fields["bins"], into, *_ = shape_of(arrays, LINEAR_ANCHOR, 4)
-        if into not in (2 * vit.width, 8 * vit.width):
-            raise ValueError(
-                f"The head must read {2 * vit.width} or {8 * vit.width} channels for this backbone, but it reads "
-                f"{into}. Pass the backbone that the head was trained on."
-            )
+        _check_fits(into, 2 * vit.width, 2 * _MULTISCALE * vit.width)
         if into == 2 * vit.width:  # it reads the last block alone
             return LinearDepthConfig(**fields, blocks=(vit.depth - 1,)), warnings
     if not is_hub:
@@ -302,25 +257,21 @@ def _depth_config(
     if kind == "linear":
         return LinearDepthConfig(**fields), warnings
     names = DPT_NAMES[kind]
-    shapes = [shape_of(arrays, f"{names.projection.format(i=i)}.weight", 4) for i in range(4)]
-    if shapes[0][1] != vit.width:
-        raise ValueError(
-            f"The head is for a backbone of width {shapes[0][1]}, but this backbone has {vit.width}. Pass the backbone "
-            "that the head was trained on."
-        )
+    shapes = [shape_of(arrays, f"{names['reassemble_{i}/projection']}.weight".format(i=i), 4) for i in range(4)]
+    _check_fits(shapes[0][1], vit.width)
     fields |= {
         "design": "dinov2" if is_dinov2 else "depth_anything",
         "widths": tuple(shape[0] for shape in shapes),
-        "fusion_width": shape_of(arrays, f"{names.neck.format(i=0, j=1)}.weight", 4)[0],
-        "head_width": shape_of(arrays, f"{names.head[1]}.weight", 4)[0],
+        "fusion_width": shape_of(arrays, f"{names['neck_{i}']}.weight".format(i=0, j=1), 4)[0],
+        "head_width": shape_of(arrays, f"{names['depth_head/conv2']}.weight", 4)[0],
     }
     return DPTConfig(**fields), warnings
 
 
 def plan_of_depth(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
     """Returns the plan of a depth model, or of a head whose backbone is `sidecars.backbone`."""
-    kind = next((kind for kind, names in DPT_NAMES.items() if names.anchor in file), "linear")
-    start = DPT_NAMES["dinov2" if kind == "linear" else kind].backbone
+    kind = next((kind for kind, first in _FIRST.items() if first in file), "linear")
+    start = DPT_NAMES["dinov2" if kind == "linear" else kind]["backbone"]
     inside = {name.removeprefix(start): array for name, array in file.items() if name.startswith(start)}
     if sidecars.backbone is None:
         backbone = _backbone(inside, sidecars, start, kind == "transformers")
@@ -392,8 +343,7 @@ def _range(is_dinov2: bool, sidecars: Sidecars) -> tuple[Fields, list[Notice]]:
 
 # What is computed here of what they may say.
 _EXPECTED = {"reassemble_factors": [4, 2, 1, 0.5], "head_in_index": -1}
-_PREPARED: Fields = dict.fromkeys(("do_resize", "do_rescale", "do_normalize", "keep_aspect_ratio"), True)
-_PREPARED |= {"do_pad": False, "resample": 3, "size_divisor": None, "rescale_factor": 1 / 255}
+_PREPARED: Fields = {"do_pad": False, "keep_aspect_ratio": True}
 
 
 def _fields_of_metadata(config: Mapping[str, Any], pictures: Mapping[str, Any]) -> Fields:
@@ -401,7 +351,8 @@ def _fields_of_metadata(config: Mapping[str, Any], pictures: Mapping[str, Any]) 
     for key, value in _EXPECTED.items():
         jsons.value_in(config, key, [value])
     backbone = jsons.mapping(config, "backbone_config")
-    jsons.check_prepared(pictures, _PREPARED | {"ensure_multiple_of": backbone.get("patch_size", 14)})
+    more = {"resample": 3, "size_divisor": None, "ensure_multiple_of": backbone.get("patch_size", 14)}
+    jsons.check_prepared(pictures, jsons.PREPARED | _PREPARED | more)
     size = jsons.edges_in(pictures, "size", shortest=False) or (518, 518)
     if isinstance(size, int):  # of the shorter edge
         raise jsons.unsupported_value("size", pictures["size"])
@@ -409,10 +360,7 @@ def _fields_of_metadata(config: Mapping[str, Any], pictures: Mapping[str, Any]) 
     stages = backbone.get("out_indices") or backbone.get("out_features")
     numbers = [str(stage).removeprefix("stage") for stage in stages] if isinstance(stages, list) else []
     if len(numbers) != 4 or not all(n.isdecimal() and int(n) for n in numbers):
-        raise ValueError(
-            f"out_indices in config.json must be four numbers of blocks, but is {printable(stages, 60)}. Put the "
-            "config.json of these weights beside them."
-        )
+        raise ValueError(f"out_indices in config.json must be four numbers of blocks, but is {printable(stages, 60)}.")
     return {
         "metric": jsons.value_in(config, "depth_estimation_type", ["relative", "metric"]) == "metric",
         "max_depth": jsons.number(config, "max_depth", 1.0) if config.get("max_depth") else 1.0,
@@ -432,7 +380,7 @@ def _needs(config: DPTConfig) -> dict[str, tuple[Any, ...]]:
 def _written_rows(config: DPTConfig) -> list[Row]:
     """Returns the rows of a Depth Anything in transformers."""
     names = DPT_NAMES["transformers"]
-    return _after(names.backbone, huggingface.LAYOUT.rows(config.backbone)) + _dpt_rows(config, names)
+    return _after(names["backbone"], huggingface.LAYOUT.rows(config.backbone)) + _dpt_rows(config, names)
 
 
 def _rewritten(config: DPTConfig, read: Callable[[str], Any]) -> tuple[DPTConfig, dict[str, Any]]:
@@ -463,20 +411,13 @@ def _depth_sidecars(config: DPTConfig) -> dict[str, dict[str, Any]]:
         "dtype": "float32",
         **_EXPECTED,
     }
-    pictures = {
-        "image_processor_type": "DPTImageProcessor",
-        **{key: value for key, value in _PREPARED.items() if value is not None},
-        "ensure_multiple_of": vit.patch_size[0],
-        "size": dict(zip(("height", "width"), config.picture_size, strict=True)),
-        "image_mean": list(vit.pixel_mean),
-        "image_std": list(vit.pixel_std),
-    }
+    sizes = {"size": dict(zip(("height", "width"), config.picture_size, strict=True))}
+    sizes["ensure_multiple_of"] = vit.patch_size[0]
+    pictures = jsons.written_preprocessor("DPTImageProcessor", vit, 3, **_PREPARED, **sizes)
     return {"config.json": metadata, "preprocessor_config.json": pictures}
 
 
-DEPTH = Layout(
-    "depth", _linear_depth_rows, having(LINEAR_ANCHOR, *(names.anchor for names in DPT_NAMES.values())), plan_of_depth
-)
+DEPTH = Layout("depth", recognise=having(LINEAR_ANCHOR, *_FIRST.values()), plan=plan_of_depth)
 HUGGINGFACE = Layout(
     "depth, transformers",
     _written_rows,

@@ -3,17 +3,16 @@
 import dataclasses
 import functools
 import math
-import re
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from keras_vit._arguments import printable
-from keras_vit.checkpoints.accounting import TABLE, Layout, Plan, Row, bounded, having, shape_of
+from keras_vit.checkpoints.accounting import TABLE, Layout, Plan, Row, depth_of, having, shape_of
 from keras_vit.checkpoints.files import Sidecars
 from keras_vit.checkpoints.layouts import huggingface, jsons, pytorch
-from keras_vit.checkpoints.layouts.jsons import Fields, preparation
+from keras_vit.checkpoints.layouts.jsons import Fields, Key, preparation
 from keras_vit.checkpoints.layouts.pytorch import Family, Trunk, linear, norm
 from keras_vit.checkpoints.stored_array import StoredArray
 from keras_vit.models import EoMTConfig, ViTConfig
@@ -21,9 +20,6 @@ from keras_vit.models import EoMTConfig, ViTConfig
 # A transposed convolution is (in, out, height, width), a depthwise one (channels, 1, height, width).
 _TRANSPOSED, _DEPTHWISE = (0, 2, 3, 1), (2, 3, 0, 1)
 _IMAGENET = preparation(jsons.IMAGENET, "squash", 1.0, "bilinear_pillow")
-# What is computed here of what a preprocessor_config.json may say.
-_PREPARED: Fields = dict.fromkeys(("do_resize", "do_rescale", "do_normalize"), True)
-_PREPARED |= {"resample": 2, "rescale_factor": 1 / 255}
 _BACKBONE = "network.encoder.backbone."
 _QKVO = huggingface.FAMILIES["dinov3_vit"].attention
 _TRANSFORMERS = dataclasses.replace(
@@ -60,50 +56,43 @@ FAMILIES: dict[str, Family] = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
-class Names:
-    """What a kind of file calls the parts of the head; `masking` says how probably each block masks attention."""
-
-    queries: str
-    classes: str
-    mask_head: tuple[str, str, str]
-    upscale: str
-    upscale_norm: str
-    masking: str
-
-
-_OF_AUTHORS = Names(
-    "network.q.weight",
-    "network.class_head",
-    ("network.mask_head.0", "network.mask_head.2", "network.mask_head.4"),
-    "network.upscale.",
-    "norm",
-    "network.attn_mask_probs",
-)
-_OF_TRANSFORMERS = Names(
-    "query.weight",
-    "class_predictor",
-    ("mask_head.fc1", "mask_head.fc2", "mask_head.fc3"),
-    "upscale_block.block.",
-    "layernorm2d",
-    "attn_mask_probs",
+# What a kind of file calls the parts of the head; "masking" says how probably each block masks attention.
+_OF_AUTHORS = {
+    "queries": "network.q.weight",
+    "class_head": "network.class_head",
+    **{f"mask_head/fc{i}": f"network.mask_head.{2 * (i - 1)}" for i in (1, 2, 3)},
+    **{"upscale": "network.upscale.", "upscale_norm": "norm"},
+    "masking": "network.attn_mask_probs",
+}
+_OF_TRANSFORMERS = {
+    "queries": "query.weight",
+    "class_head": "class_predictor",
+    **{f"mask_head/fc{i}": f"mask_head.fc{i}" for i in (1, 2, 3)},
+    **{"upscale": "upscale_block.block.", "upscale_norm": "layernorm2d"},
+    "masking": "attn_mask_probs",
+}
+# What config.json says that arrays tell as well.
+_OF_BACKBONE = (*jsons.SIZES, Key("register_tokens", "num_register_tokens"), Key("image_size", "image_size"))
+_OF_HEAD = (
+    *(Key("query_blocks", "num_blocks"), Key("queries", "num_queries")),
+    Key("upscale_blocks", "num_upscale_blocks"),
 )
 _UNUSED = r"(network\.)?criterion\..*|network\.encoder\.pixel_(mean|std)|rope_embeddings\.inv_freq|.*\.mask_token"
 
 
-def _rows(config: EoMTConfig, family: Family, names: Names) -> list[Row]:
+def _rows(config: EoMTConfig, family: Family, names: Mapping[str, str]) -> list[Row]:
     width, backbone = config.backbone.width, pytorch.trunk_rows(config.backbone, family)
     rows = [dataclasses.replace(row, name=f"{family.module}{row.name}") for row in backbone]
-    rows.append(Row(names.queries, "queries/tokens", (config.queries, width)))
-    rows += linear(names.classes, "class_head", config.classes + 1, width)
-    for i, name in enumerate(names.mask_head, 1):
-        rows += linear(name, f"mask_head/fc{i}", width, width)
+    rows.append(Row(names["queries"], "queries/tokens", (config.queries, width)))
+    rows += linear(names["class_head"], "class_head", config.classes + 1, width)
+    for part in ("mask_head/fc1", "mask_head/fc2", "mask_head/fc3"):
+        rows += linear(names[part], part, width, width)
     for i in range(config.upscale_blocks):
-        name, path = f"{names.upscale}{i}.", f"upscale_{i}"
+        name, path = f"{names['upscale']}{i}.", f"upscale_{i}"
         rows.append(Row(f"{name}conv1.weight", f"{path}/conv1/kernel", (width, width, 2, 2), _TRANSPOSED))
         rows.append(Row(f"{name}conv1.bias", f"{path}/conv1/bias", (width,)))
         rows.append(Row(f"{name}conv2.weight", f"{path}/conv2/kernel", (width, 1, 3, 3), _DEPTHWISE))
-        rows += norm(f"{name}{names.upscale_norm}", f"{path}/norm", width)
+        rows += norm(f"{name}{names['upscale_norm']}", f"{path}/norm", width)
     return rows
 
 
@@ -111,45 +100,30 @@ def _config(
     arrays: Mapping[str, StoredArray], sidecars: Sidecars, family: Family, is_rotary: bool
 ) -> tuple[EoMTConfig, Trunk]:
     """Returns the config that arrays and JSON files tell, and the `Trunk` of its backbone with what was assumed."""
-    names = _OF_TRANSFORMERS if family.types else _OF_AUTHORS
-    metadata = sidecars.config
+    names, metadata = _names(family), sidecars.config
     backbone, trunk = _backbone(arrays, sidecars, family, is_rotary)
-    queries, width = shape_of(arrays, names.queries, 2)
-    if width != backbone.width:
-        raise ValueError(f"The queries must have the width of the backbone, {backbone.width}, but they have {width}.")
-    blocks = re.findall(rf"^{re.escape(names.upscale)}(\d+)\.", "\n".join(arrays), re.MULTILINE)
-    if not blocks:
-        raise ValueError(f"The file lacks the arrays {names.upscale}... of the upscaling blocks. Download it again.")
-    classes = shape_of(arrays, f"{names.classes}.weight", 2)[0] - 1
+    classes = shape_of(arrays, f"{names['class_head']}.weight", 2)[0] - 1
     stored: Any = EoMTConfig(
         backbone=backbone,
         classes=classes,
         class_names=huggingface.names_of_classes(metadata, classes),
-        queries=queries,
-        query_blocks=shape_of(arrays, names.masking, 1)[0],
-        upscale_blocks=bounded(1 + max(map(int, blocks))),
+        queries=shape_of(arrays, names["queries"], 2)[0],
+        query_blocks=shape_of(arrays, names["masking"], 1)[0],
+        upscale_blocks=depth_of(arrays, names["upscale"]),
         activation=_activation(metadata),
         pictures="eomt_transformers" if family.types else "eomt_authors",
         task="semantic" if (sidecars.preprocessor or {}).get("do_split_image") else None,
     )
-    sizes = {
-        "hidden_size": backbone.width,
-        "num_hidden_layers": backbone.depth,
-        "num_register_tokens": backbone.register_tokens,
-        "patch_size": backbone.patch_size,
-        "image_size": backbone.image_size,
-        "num_queries": stored.queries,
-        "num_blocks": stored.query_blocks,
-        "num_upscale_blocks": stored.upscale_blocks,
-    }
-    jsons.check_metadata(metadata, "config.json", sizes)
+    jsons.check_sizes(metadata, (*_OF_BACKBONE, *_OF_HEAD), vars(backbone) | vars(stored))
     return stored, trunk
+
+
+def _names(family: Family) -> dict[str, str]:
+    return _OF_TRANSFORMERS if family.types else _OF_AUTHORS
 
 
 def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
     """Returns the plan by which an EoMT is read."""
-    if sidecars.backbone is not None:
-        raise ValueError("head must be a file with only a head, but it is a whole EoMT: pass it without head=.")
     if sidecars.grid_size is not None:
         raise ValueError(f"An EoMT has its grid in the file: leave grid_size={sidecars.grid_size!r} out.")
     if sidecars.architecture:
@@ -158,19 +132,17 @@ def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
     if anchor is None:
         raise ValueError("The file is an EoMT without a DINOv2 or DINOv3 backbone, which is not supported.")
     family, metadata = FAMILIES[anchor], sidecars.config
-    if family.types and metadata.get("model_type") not in family.types:
-        given = printable(metadata.get("model_type"), 60)
-        raise ValueError(f"The config.json beside the file must have model_type={family.types[0]!r}, but has {given}..")
-    names = _OF_TRANSFORMERS if family.types else _OF_AUTHORS
+    names = _names(family)
+    if family.types:
+        jsons.value_in(metadata or {"model_type": None}, "model_type", family.types)
     _check_masking(file, names, family)
     # transformers stores register tokens also where there are none.
     inside = {name.removeprefix(family.module): array for name, array in file.items() if 0 not in array.shape}
     if family.positions in inside and len(inside[family.positions].shape) == 2:
         table = inside[family.positions]
         inside = {**inside, family.positions: table.piece(0, (1, *table.shape))}
-    found = family.as_in(
-        {name for name in inside if name.startswith(family.blocks)}, {"mlp": (*huggingface.MLPS.values(),)}
-    )
+    of_blocks = {name for name in inside if name.startswith(family.blocks)}
+    found = family.as_in(of_blocks, {"mlp": (*huggingface.MLPS.values(),)})
     stored, trunk = _config(inside, sidecars, found, anchor.endswith("embeddings.weight"))
     made = Plan(
         layout=_layout(found, names, huggingface.base_of_periods(metadata)),
@@ -179,7 +151,7 @@ def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
         arrays={
             f"{family.module}{name}" if name not in file else name: array
             for name, array in inside.items()
-            if name != names.masking
+            if name != names["masking"]
         },
         unused=[name for name, array in file.items() if 0 in array.shape],
         warnings=trunk.warnings,
@@ -188,31 +160,16 @@ def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
     return pytorch.without_unused(made, _UNUSED)
 
 
-def _check_masking(file: Mapping[str, StoredArray], names: Names, family: Family) -> None:
+def _check_masking(file: Mapping[str, StoredArray], names: Mapping[str, str], family: Family) -> None:
     """Raises ValueError where the probabilities of masks are missing or not 0, or weights are differences (deltas)."""
-    if names.masking not in file:
-        raise ValueError(f"The file lacks the array {names.masking!r}, which must be 0 at the end of training.")
-    probabilities = file[names.masking].read()
+    shape_of(file, names["masking"], 1)
+    probabilities = file[names["masking"]].read()
     last = file.get(f"{family.module}{family.norm}.weight")
     if (probabilities < 0).any() or (last is not None and np.abs(last.read()).mean() < 0.1):
-        raise ValueError(
-            "The file has delta weights, the differences to DINOv3's weights. Add the two together as the authors' "
-            "code does, or download the repository for transformers."
-        )
+        raise ValueError("The file has delta weights. Add DINOv3's weights, or load the repository for transformers.")
     if probabilities.any():
-        raise ValueError(
-            f"The array {names.masking!r} must be 0 everywhere (attention without masks), but is "
-            f"{printable(probabilities.tolist(), 80)}. Pass the checkpoint from the end of training."
-        )
-
-
-def _preparation(metadata: Mapping[str, Any], side: int) -> Fields:
-    """Returns the means and deviations that preprocessor_config.json says; `side` is the length of the edges."""
-    jsons.check_prepared(metadata, _PREPARED)
-    size = metadata.get("size")
-    if any(edge not in (None, side) for edge in (size.values() if isinstance(size, dict) else [size])):
-        raise jsons.unsupported_value("size", size)
-    return jsons.means_in(metadata.get("image_mean"), metadata.get("image_std"))
+        given = printable(probabilities.tolist(), 80)
+        raise ValueError(f"{names['masking']!r} must be 0 everywhere, as at the end of training, but is {given}.")
 
 
 def _backbone(
@@ -235,30 +192,21 @@ def _backbone(
         heads = metadata.get("num_attention_heads", 16)
     trunk = pytorch.trunk_of(arrays, sidecars, family, size=size, heads=heads, is_named=True)
     fields: Fields = dict(trunk.fields)
-    if sidecars.preprocessor:
-        fields |= _preparation(sidecars.preprocessor, fields["image_size"][0])
-    for name in (family.class_token, f"{family.patches}.bias"):
-        if name not in arrays:
-            raise ValueError(f"The file lacks the array {family.module + name!r}. Download it again.")
-    position, given = "none" if is_rotary else "learned_patches", fields["position_embedding"]
-    if given != position:
-        raise ValueError(
-            f"The position embeddings must be {position!r}, but they are {given!r}. The array {family.positions!r} is "
-            "missing or has a wrong shape: download the file again."
-        )
-    activation = _activation(metadata)
+    pictures = sidecars.preprocessor or {}
+    jsons.check_prepared(pictures, jsons.PREPARED | {"resample": 2})
+    edges = pictures["size"].values() if isinstance(pictures.get("size"), dict) else [pictures.get("size")]
+    if any(edge not in (None, fields["image_size"][0]) for edge in edges):
+        raise jsons.unsupported_value("size", pictures["size"])
+    fields |= jsons.means_in(pictures.get("image_mean"), pictures.get("image_std"))
     gated = fields["mlp"] == "swiglu"
     if gated and is_rotary and family.types:
         jsons.value_in(metadata, "hidden_act", ["silu"], "gelu")
-    if not gated and activation not in huggingface.ACTIVATIONS.values():
-        raise ValueError(f"hidden_act={activation!r} in config.json is not supported for a Vision Transformer.")
-    if not trunk.is_grid_known:
-        raise ValueError("The position embeddings of an EoMT must form a square, but they do not. Download it again.")
     fields |= {
+        **{"class_token": True, "patch_bias": True, "position_embedding": "none" if is_rotary else "learned_patches"},
         "rotary_embedding": "dinov3" if is_rotary else None,
-        "gelu": "exact" if gated else activation,
-        "layer_norm_epsilon": jsons.number(metadata, "layer_norm_eps", family.epsilon),
-        "layer_scale": jsons.number(metadata, "layerscale_value", 1.0),
+        "gelu": "exact" if gated else _activation(metadata),
+        "layer_norm_epsilon": metadata.get("layer_norm_eps", family.epsilon),
+        "layer_scale": metadata.get("layerscale_value", 1.0),
         "pooling": "none",
     }
     return ViTConfig(**family.preparation | fields), trunk
@@ -270,7 +218,7 @@ def _activation(config: Mapping[str, Any]) -> str:
     return known[jsons.value_in(config, "hidden_act", known, "gelu")]
 
 
-def _layout(family: Family, names: Names, theta: float = 100.0) -> Layout:
+def _layout(family: Family, names: Mapping[str, str], theta: float = 100.0) -> Layout:
     """Returns the layout of an EoMT whose backbone has the names of a family."""
     return Layout(
         "eomt",
@@ -314,36 +262,23 @@ def _sidecars(config: EoMTConfig) -> dict[str, dict[str, Any]]:
     """Returns the config.json and preprocessor_config.json of transformers for an EoMT."""
     backbone, size = config.backbone, config.image_size[0]
     kind = "eomt" if backbone.rotary_embedding is None else "eomt_dinov3"
-    labels = config.class_names or [f"LABEL_{i}" for i in range(config.classes)]
     metadata = huggingface.sidecars_of(backbone)["config.json"]
     metadata |= {
         "architectures": [f"{kind.title().replace('_', '')}ForUniversalSegmentation"],
         "model_type": kind,
         "image_size": size,
         "hidden_act": huggingface.ACTIVATION_NAMES[config.activation],
-        "num_blocks": config.query_blocks,
-        "num_queries": config.queries,
-        "num_upscale_blocks": config.upscale_blocks,
-        "id2label": {str(i): name for i, name in enumerate(labels)},
-        "label2id": {name: i for i, name in enumerate(labels)},
+        **jsons.written(_OF_HEAD, config),
+        **huggingface.labels_of(config),
     }
     whole = config.task == "semantic"
-    pictures = {
-        "image_processor_type": "EomtImageProcessor",
-        **_PREPARED,
-        **{"do_pad": not whole, "do_split_image": whole},
-        "size": {"shortest_edge": size, "longest_edge": None if whole else size},
-        **{"image_mean": list(backbone.pixel_mean), "image_std": list(backbone.pixel_std)},
-    }
+    edges = {"shortest_edge": size, "longest_edge": None if whole else size}
+    cut = {"do_pad": not whole, "do_split_image": whole}
+    pictures = jsons.written_preprocessor("EomtImageProcessor", backbone, 2, size=edges, **cut)
     return {"config.json": metadata, "preprocessor_config.json": pictures}
 
 
-LAYOUT = Layout(
-    "eomt",
-    functools.partial(_rows, family=_AUTHORS, names=_OF_AUTHORS),
-    having(_OF_AUTHORS.queries, _OF_TRANSFORMERS.queries),
-    plan,
-)
+LAYOUT = Layout("eomt", recognise=having(_OF_AUTHORS["queries"], _OF_TRANSFORMERS["queries"]), plan=plan)
 HUGGINGFACE = Layout(
     "eomt",
     _written_rows,

@@ -1,16 +1,8 @@
 """The layouts of Flax and of the published `.npz` files: vit_jax, big_vision's `models/vit.py`, MLP-Mixer, and BiT.
 
-vit_jax and big_vision have the same modules. Published files of vit_jax number all modules of a block with one counter;
-today's Flax (Linen) has one counter per class, and so has big_vision. What else differs in big_vision: position
-embeddings are for patches only (or computed, and then not stored), attention pooling has weights, and blocks may be
-stacked along a first axis (`scan=True`). The functions below take Linen's names.
-
-Old files of big_vision are read as its own loader reads them: position embeddings under their two former names, arrays
-of the attention pooling at the top, names from before Linen. A table of n^2 + 1 rows begins with the class token's.
-The loader adds that row to `cls`; here it stays a row of the model, which computes the same and can be written back.
-
-SigLIP 2 NaFlex (big_vision's `naflex_vit.py`) is read at one size: its patches go through a matrix, and its table of
-positions has rows and columns.
+Published files of vit_jax number all modules of a block with one counter; Linen has one counter per class, as the
+functions below. In big_vision, positions are for patches only or computed, and blocks may be stacked (`scan=True`). Its
+old files are read as its loader reads them; a class token's row stays in the table, which computes the same.
 """
 
 import dataclasses
@@ -23,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from keras_vit.checkpoints import accounting
-from keras_vit.checkpoints.accounting import TABLE, Layout, Notice, Plan, Row, bounded, mixer_config, renamed, shape_of
+from keras_vit.checkpoints.accounting import TABLE, Layout, Notice, Plan, Row, renamed, shape_of
 from keras_vit.checkpoints.files import Sidecars
 from keras_vit.checkpoints.layouts.pytorch import is_naflex, patch_shape, square_patch
 from keras_vit.checkpoints.stored_array import StoredArray
@@ -47,13 +39,10 @@ _LINEN = {
 _PUBLISHED = {linen: published for published, linen in _LINEN.items()}
 _IN_BLOCK = re.compile(rf"({_BLOCK}\d+/)(\w+)(/.*)")
 _POOLING = re.compile(r"(MAPHead_0/)?(probe|((?:MlpBlock|MultiHeadDotProductAttention|LayerNorm)_)\d+(/.*))")
-_DEFAULT_SIZE = 224  # pixels: what the published files without position embeddings were trained at
+_UNITS = r"^block(\d+)/unit(\d+)/"  # of a ResNet
 _MIXER_ANCHOR = "MixerBlock_0/channel_mixing/Dense_0/kernel"
 # What big_vision computes in a NaFlex, which resizes pictures to floats; no array tells it.
 _NAFLEX = {"interpolation": "bilinear_antialias", "filter": "bilinear_antialias"}
-
-
-# Rows
 
 
 def _rows(config: ViTConfig, layout: str) -> list[Row]:
@@ -75,9 +64,7 @@ def _rows(config: ViTConfig, layout: str) -> list[Row]:
     if config.class_token:
         rows.append(Row("cls", "class_token/token", (1, 1, width)))
     for i in range(config.depth):
-        name, path = f"{_BLOCK}{i}", f"block_{i}"
-        rows += norm_rows(f"{name}/LayerNorm_0", f"{path}/norm1", width)
-        rows += attention_and_mlp_rows(f"{name}/", "LayerNorm_1", f"{path}/", "norm2", config)
+        rows += block_rows(f"{_BLOCK}{i}/", f"block_{i}/", config)
     rows += norm_rows("Transformer/encoder_norm", "encoder_norm", width)
     if config.pooling == "map":
         rows += attention_pooling_rows(config)
@@ -91,6 +78,12 @@ def _rows(config: ViTConfig, layout: str) -> list[Row]:
     if layout == "vit_jax":
         rows = [dataclasses.replace(row, name=_in_block(row.name, _PUBLISHED)) for row in rows]
     return rows
+
+
+def block_rows(name: str, path: str, config: ViTConfig | TextConfig) -> list[Row]:
+    """Returns the rows of a block; `name` and `path` are what stands before its parts in the file and the model."""
+    first = norm_rows(f"{name}LayerNorm_0", f"{path}norm1", config.width)
+    return first + attention_and_mlp_rows(name, "LayerNorm_1", path, "norm2", config)
 
 
 def attention_and_mlp_rows(
@@ -161,9 +154,6 @@ def _mixer_rows(config: ViTConfig, old: bool = False) -> list[Row]:
 def _in_block(name: str, modules: Mapping[str, str]) -> str:
     """Returns the name of an array with the module within a block called as `modules` says; others as they are."""
     return _IN_BLOCK.sub(lambda match: f"{match[1]}{modules.get(match[2], match[2])}{match[3]}", name)
-
-
-# Reading
 
 
 def _prefixes(names: Collection[str]) -> set[str]:
@@ -239,7 +229,6 @@ def _plan(file: Mapping[str, StoredArray], sidecars: Sidecars, layout: str) -> P
         unused=unused,
         warnings=warnings,
         is_grid_known=is_grid_known,
-        head=("head/bias", "head/kernel"),
     )
 
 
@@ -276,7 +265,7 @@ def in_linen(arrays: Arrays) -> tuple[Arrays, str]:
 
 def _unstacked(arrays: Arrays) -> Arrays:
     """Returns the arrays with one per block in place of each stacked one, of which only its part is read."""
-    depth = bounded(shape_of(arrays, f"{_STACK}LayerNorm_0/scale", 2)[0])
+    depth = accounting.bounded(shape_of(arrays, f"{_STACK}LayerNorm_0/scale", 2)[0])
     single = {}
     for name, array in arrays.items():
         if name.startswith(_STACK) and array.shape[:1] == (depth,):
@@ -286,9 +275,6 @@ def _unstacked(arrays: Arrays) -> Arrays:
         else:
             single[name] = array
     return single
-
-
-# Configs
 
 
 def _config(arrays: Arrays, grid: tuple[int, int], position: str, of_two: bool) -> ViTConfig:
@@ -302,17 +288,15 @@ def _config(arrays: Arrays, grid: tuple[int, int], position: str, of_two: bool) 
     step = 1  # any size that divides will do until the grid is known
     if "conv_root/kernel" in arrays:
         _, _, channels, fields["stem_width"] = shape_of(arrays, "conv_root/kernel", 4)
-        fields["stem_stages"] = _stages(arrays)
+        fields["stem_stages"] = accounting.stages_of(arrays, _UNITS, first=1)
         step = 4 * 2 ** len(fields["stem_stages"])
-    numbers = re.findall(rf"^{_BLOCK}(\d+)/", "\n".join(arrays), re.MULTILINE)
     pooling = "token" if "cls" in arrays else "avg"
     config = ViTConfig(
         image_size=(height * step, width * step),
         patch_size=(height, width),
         width=hidden,
-        depth=bounded(1 + max(map(int, numbers), default=0)),
-        heads=shape_of(arrays, f"{_BLOCK}0/MultiHeadDotProductAttention_0/query/kernel", 3)[1],
-        mlp_width=shape_of(arrays, f"{_BLOCK}0/MlpBlock_0/Dense_0/kernel", 2)[1],
+        depth=accounting.depth_of(arrays, _BLOCK),
+        **sizes_of_block(arrays, f"{_BLOCK}0/"),
         channels=channels,
         class_token="cls" in arrays,
         position_embedding=position,
@@ -321,6 +305,12 @@ def _config(arrays: Arrays, grid: tuple[int, int], position: str, of_two: bool) 
         **fields,
     )
     return config.replace(image_size=config.image_size_of(grid))
+
+
+def sizes_of_block(arrays: Mapping[str, StoredArray], block: str, mlp: str = "MlpBlock_0") -> dict[str, Any]:
+    """Returns the fields of a config that the arrays of a block tell."""
+    heads = shape_of(arrays, f"{block}MultiHeadDotProductAttention_0/query/kernel", 3)[1]
+    return {"heads": heads, "mlp_width": shape_of(arrays, f"{block}{mlp}/Dense_0/kernel", 2)[1]}
 
 
 def _naflex_config(arrays: Arrays, of_two: bool) -> ViTConfig:
@@ -346,17 +336,8 @@ def _big_vision_positions(
         if old in arrays and _POSITION not in arrays:
             arrays = {_POSITION if name == old else name: array for name, array in arrays.items()}
     if _POSITION not in arrays:
-        if known:
-            return arrays, known, "sincos2d", []
-        height, width, *_ = patch_shape(arrays, _PATCHES)
-        grid = (max(round(_DEFAULT_SIZE / height), 1), max(round(_DEFAULT_SIZE / width), 1))
-        guess = f"{grid[0] * height} x {grid[1] * width}"
-        return (
-            arrays,
-            grid,
-            "sincos2d",
-            [Notice(f"the image size is not in the file; {guess} is a guess", "image_size")],
-        )
+        grid, notice = accounting.guessed_grid(patch_shape(arrays, _PATCHES)[:2])
+        return arrays, known or grid, "sincos2d", [] if known else [notice]
     _, rows, width = shape_of(arrays, _POSITION, 3)
     patches = rows - 1 if rows > 1 and math.isqrt(rows - 1) ** 2 == rows - 1 else rows
     if known and math.prod(known) in (rows, rows - 1):
@@ -371,38 +352,22 @@ def _big_vision_positions(
     return {**arrays, _POSITION: table}, grid, "learned", [Notice(text)]
 
 
-def _stages(arrays: Arrays, pattern: str = r"^block(\d+)/unit(\d+)/") -> tuple[int, ...]:
-    """Returns how many units each stage of a ResNet has, by the numbers that the pattern finds in names."""
-    units = {(int(s), int(u)) for s, u in re.findall(pattern, "\n".join(arrays), re.MULTILINE)}
-    highest = bounded(max(map(max, units), default=0))
-    if highest > len(units):
-        raise ValueError(f"The file has {len(units)} ResNet units, but their numbers go up to {highest}.")
-    stages = max((stage for stage, _ in units), default=0)
-    return tuple(max((u for s, u in units if s == stage), default=1) for stage in range(1, stages + 1))
-
-
 def _mixer_config(arrays: Arrays, grid: tuple[int, int] | None) -> tuple[ViTConfig, bool]:
     """Returns the config of an MLP-Mixer, and whether its spelling is the old one; `grid` is what the user knows."""
     height, width, channels, hidden = patch_shape(arrays, "stem/kernel")
     old = sorted({int(n) for n in re.findall(r"^MixerBlock_0/kernel(\d+)$", "\n".join(arrays), re.MULTILINE)})
     if old:  # whose names do not say which of two numbers is that of the patches
-        default_tokens = math.prod(grid or (max(round(224 / height), 1), max(round(224 / width), 1)))
+        default_tokens = math.prod(grid or accounting.guessed_grid((height, width))[0])
         ranks = {n: (n == default_tokens, math.isqrt(n) ** 2 == n) for n in old}
         *_, mixed, tokens = sorted([0, *old], key=lambda n: ranks.get(n, ()))
         if len(old) != 2 or ranks[mixed] == ranks[tokens]:
-            raise ValueError(
-                f"The number of patches is not in the file: it may be any of {old}, the sizes of the matrices. Pass "
-                "grid_size=(rows, columns)."
-            )
+            raise ValueError(f"The file may be for any of {old} patches. Pass grid_size=(rows, columns).")
     else:
         tokens, mixed = shape_of(arrays, "MixerBlock_0/token_mixing/Dense_0/kernel", 2)
     classes = shape_of(arrays, "head/kernel", 2)[1] if "head/kernel" in arrays else None
     sizes = {"width": hidden, "mlp_width": shape_of(arrays, _MIXER_ANCHOR, 2)[1], "tokens_mlp_width": mixed}
     fields = {"patch_size": (height, width), "channels": channels, "classes": classes, **sizes}
-    return mixer_config(arrays, r"^MixerBlock_(\d+)/", tokens, fields), bool(old)
-
-
-# Writing
+    return accounting.mixer_config(arrays, "MixerBlock_", tokens, fields), bool(old)
 
 
 def _needs_of_big_vision(config: ViTConfig) -> dict[str, tuple[Any, ...]]:
@@ -511,16 +476,15 @@ def _plan_of_bit(file: Mapping[str, StoredArray], sidecars: Sidecars, layout: st
     prefix, arrays = _model_in(renamed(dict(file), _without_number), _bit_prefixes(file, layout))
     arrays = {name: array for name, array in arrays.items() if name.startswith(top)}
     is_numbered = any(array.name != f"{prefix}{name}" for name, array in arrays.items())
-    head = (_bit_name("head/kernel", layout), _bit_name("head/bias", layout))
-    axes = 4 if layout == "bit_tf" else 2
+    head, axes = _bit_name("head/kernel", layout), 4 if layout == "bit_tf" else 2
     *_, channels, width = shape_of(arrays, _bit_name("conv_root/kernel", layout), 4)
     dialects = {"bit_tf": "published", "bit_bv": "big_vision"}
     stored = BiTConfig(
-        stages=_stages(arrays, rf"^{top}block(\d+)/unit(\d+)/"),
+        stages=accounting.stages_of({name.removeprefix(top) for name in arrays}, _UNITS, first=1),
         width=width,
         channels=channels,
         dynamic=True,
-        classes=shape_of(arrays, head[0], axes)[-1] if head[0] in arrays else None,
+        classes=shape_of(arrays, head, axes)[-1] if head in arrays else None,
     )
     return Plan(
         layout=BIT_TF if layout == "bit_tf" else BIT_BV,
@@ -529,7 +493,6 @@ def _plan_of_bit(file: Mapping[str, StoredArray], sidecars: Sidecars, layout: st
         stored=stored,
         arrays=arrays,
         unused=sorted(file.keys() - {array.name for array in arrays.values()}),
-        head=head,
     )
 
 

@@ -9,7 +9,6 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from keras_vit._arguments import printable
 from keras_vit.checkpoints.accounting import Layout, Notice, Plan, Row, shape_of, with_prefix_positions
 from keras_vit.checkpoints.files import Sidecars
 from keras_vit.checkpoints.layouts import jsons, pytorch, tips
@@ -48,38 +47,27 @@ ACTIVATIONS = {
     **dict.fromkeys(("gelu_new", "gelu_fast", "gelu_pytorch_tanh"), "tanh"),
 }
 
-# What config.json says: what arrays tell as well, and what they do not.
-_SIZES = (
-    Key("width", "hidden_size"),
-    Key("depth", "num_hidden_layers"),
-    Key("patch_size", "patch_size", pytorch.one_or_two),
-)
+# What config.json says besides what arrays tell as well.
 _METADATA = (
     Key("heads", "num_attention_heads", read=as_is),
-    Key("layer_norm_epsilon", "layer_norm_eps", read=jsons.positive_in),
+    Key("layer_norm_epsilon", "layer_norm_eps", read=as_is),
 )
-_LAYER_SCALE = Key("layer_scale", "layerscale_value", read=jsons.positive_in)
+_LAYER_SCALE = Key("layer_scale", "layerscale_value", read=as_is)
 ACTIVATION_NAMES = {"exact": "gelu", "tanh": "gelu_pytorch_tanh", "quick": "quick_gelu", "silu": "silu", "relu": "relu"}
 _GELU = Key("gelu", "hidden_act", *jsons.name_codec(ACTIVATION_NAMES, ACTIVATIONS))
 # What it says of a tower of images or of texts.
-TOWER = (*_SIZES[:2], Key("mlp_width", "intermediate_size"), *_METADATA, _GELU)
+TOWER = (*jsons.SIZES[:2], Key("mlp_width", "intermediate_size"), *_METADATA, _GELU)
 _MULTI_LABEL = "multi_label_classification"  # a `problem_type`, whose loss is that of a sigmoid
 
 _VIT = Family(
     title="ViT",
     module="vit.",
-    patches="embeddings.patch_embeddings.projection",
-    class_token="embeddings.cls_token",
+    **pytorch.TRANSFORMERS,
     distillation_token="embeddings.distillation_token",
-    register_tokens="embeddings.register_tokens",
-    positions="embeddings.position_embeddings",
     pre_norm="pre_layrnorm",
-    blocks="encoder.layer.",
     norms=_NORMS[0],
     attention=_ATTENTIONS[0],
     mlp=MLPS["dense"],
-    scales=("layer_scale1.lambda1", "layer_scale2.lambda1"),
-    norm="layernorm",
     types=("vit", "vit_mae", "vit_msn"),
     epsilon=1e-12,
 )
@@ -165,9 +153,6 @@ FAMILIES: dict[str, Family] = {
 }
 
 
-# Rows
-
-
 def _rows(config: ViTConfig, family: Family | None) -> list[Row]:
     """Returns the rows in the names of a family; None for the names that a model's family has on the Hub."""
     if family is None and tips.is_tips(config):
@@ -201,9 +186,6 @@ def _rows(config: ViTConfig, family: Family | None) -> list[Row]:
     return rows
 
 
-# Reading
-
-
 def recognise(names: Collection[str], sidecars: Sidecars) -> bool:
     """Returns whether one of the families' patch embeddings is among the arrays."""
     return _anchor(names) is not None
@@ -220,13 +202,10 @@ def _config(
 ) -> tuple[ViTConfig, Trunk, list[str]]:
     """The config that arrays and JSON files tell, its `Trunk` with what was assumed, and arrays without effect."""
     metadata = _metadata(sidecars, family)
-    has = arrays.keys().__contains__
-    kernel, rotary = f"{family.patches}.weight", name == "dinov3_vit"
-    if not rotary and not has(family.positions):
-        raise ValueError(f"The file lacks {family.positions!r}, the position embeddings of {family.title}.")
+    has, rotary = arrays.keys().__contains__, name == "dinov3_vit"
+    if not rotary:
+        shape_of(arrays, family.positions, 2 if family.flat else 3)  # which all others have
     known = jsons.fields_in((*_METADATA, _LAYER_SCALE), metadata)
-    width = shape_of(arrays, kernel, 2 if family.linear_patches else 4)[0]
-    jsons.check_metadata(metadata, "config.json", {"hidden_size": width})
     trunk = pytorch.trunk_of(
         arrays,
         sidecars,
@@ -235,15 +214,21 @@ def _config(
         heads=known.get("heads", family.heads if metadata else None),
         is_named=False,
     )
-    sizes = {key.key: trunk.fields[key.field] for key in _SIZES}
+    jsons.check_sizes(metadata, jsons.SIZES, trunk.fields)
     if family.linear_patches:
-        sizes["num_patches"] = arrays[family.positions].shape[0]
-    jsons.check_metadata(metadata, "config.json", sizes)
+        jsons.check_sizes(metadata, [Key("rows", "num_patches")], {"rows": arrays[family.positions].shape[0]})
     end, without = _end(arrays, metadata, name, family)
+    gelu = "exact"  # which a gated MLP does not use, though DINOv2's config names one
+    if sidecars.architecture:  # of a CLIP without config.json
+        gelu = "quick" if "quickgelu" in sidecars.architecture else "exact"
+    elif trunk.fields["mlp"] != "swiglu":
+        gelu = jsons.fields_in([_GELU], metadata).get("gelu", ACTIVATIONS[family.activation])
+    elif rotary:
+        jsons.value_in(metadata, "hidden_act", ["silu"])
     fields = {
         **trunk.fields,
         "rotary_embedding": "dinov3" if rotary else None,
-        "gelu": _gelu(sidecars, metadata, name, family, trunk.fields["mlp"] == "swiglu"),
+        "gelu": gelu,
         "layer_norm_epsilon": known.get("layer_norm_epsilon", family.epsilon),
         **end,
     }
@@ -251,9 +236,7 @@ def _config(
         fields["layer_scale"] = known.get("layer_scale", pytorch.LAYER_SCALE)
     if has(family.register_tokens) and not fields["register_tokens"]:
         without = [*without, family.register_tokens]  # of length 0
-    prepared = family.preparation
-    if sidecars.preprocessor is not None:
-        prepared = jsons.transformers_preparation(sidecars.preprocessor, prepared)
+    prepared = jsons.transformers_preparation(sidecars.preprocessor or {}, family.preparation)
     if prepared["resize"] == "shortest" or prepared["crop_ratio"] < 1:
         # transformers' image_transforms.center_crop, with Pillow and torchvision
         prepared = {**prepared, "crop_rounding": "floor"}
@@ -261,10 +244,7 @@ def _config(
 
 
 def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
-    """Returns the plan by which a file of transformers is read.
-
-    The family follows from the names of the arrays and from `model_type` in config.json.
-    """
+    """Returns the plan by which a file of transformers is read; names and `model_type` tell the family."""
     anchor: Any = _anchor(file)
     found = pytorch.collect(file, anchor, _MODULES, _BESIDE, _TOP)
     width = found.arrays[anchor].shape[:1]
@@ -281,19 +261,19 @@ def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
         is_new = found.module != "vision_model."
     else:
         is_new = family.blocks != published.blocks or family.attention != published.attention
+    computed = functools.partial(pytorch.computed_periods, base=base_of_periods(metadata))
     return pytorch.plan_of(
         found,
+        trunk,
         _UNUSED,
         _BESIDE,
-        layout=_layout(family, base_of_periods(metadata)),
+        layout=dataclasses.replace(LAYOUT, rows=functools.partial(_rows, family=family), computed=computed),
         dialect=f"{family.title}, transformers {5 if is_new else 4}",
         stored=stored,
         arrays={name: array for name, array in found.arrays.items() if name not in unneeded},
         unused=[*found.unused, *(found.arrays[name].name for name in unneeded)],
         warnings=[*_assumed(sidecars, metadata, family), *trunk.warnings, *size_warnings],
         image_size=used_size,
-        is_grid_known=trunk.is_grid_known,
-        head=("classifier.bias", "classifier.weight"),
     )
 
 
@@ -319,10 +299,8 @@ def _metadata(sidecars: Sidecars, family: Family) -> Mapping[str, Any]:
     """Returns what config.json says of the image model; empty where there is none."""
     metadata = sidecars.config
     if sidecars.architecture and (metadata or family.title != "CLIP"):
-        raise ValueError(
-            f"like={sidecars.architecture!r} is a timm model name, but the file is one of transformers. Leave like "
-            "out, and put the repository's config.json beside the file."
-        )
+        given = f"like={sidecars.architecture!r} is a timm model name, but the file is one of transformers"
+        raise ValueError(f"{given}. Leave like out, and put the repository's config.json beside the file.")
     # The type of a file with two towers has to fit as well, where it is that of a family.
     types = [metadata.get("model_type")] if metadata.get("model_type") in [*FAMILIES] else []
     vision = metadata.get("vision_config")
@@ -330,12 +308,10 @@ def _metadata(sidecars: Sidecars, family: Family) -> Mapping[str, Any]:
         labels = metadata.get("id2label", vision.get("id2label"))
         problem = metadata.get("problem_type", vision.get("problem_type"))
         metadata = {"model_type": metadata.get("model_type"), **vision, "id2label": labels, "problem_type": problem}
-    wrong = [name for name in (*types, metadata.get("model_type")) if name not in (None, *family.types)]
-    if wrong:
-        raise ValueError(
-            f"model_type in config.json must be one of {', '.join(family.types)} for the arrays of {family.title}, but "
-            f"is {printable(wrong[0], 60)}. Put the config.json of these weights beside them."
-        )
+    for name in (*types, metadata.get("model_type")):
+        if name is not None:
+            where = f"config.json beside the arrays of {family.title}"
+            jsons.value_in({"model_type": name}, "model_type", family.types, file=where)
     return metadata
 
 
@@ -352,20 +328,6 @@ def _assumed(sidecars: Sidecars, metadata: Mapping[str, Any], family: Family) ->
         text = f"without preprocessor_config.json the preprocessing of {family.title} is assumed"
         warnings.append(Notice(text, "crop_ratio", "assumed"))
     return warnings
-
-
-# Configs
-
-
-def _gelu(sidecars: Sidecars, metadata: Mapping[str, Any], name: str, family: Family, gated: bool) -> str:
-    """Returns which GELU a model computes (a `ViTConfig.gelu`), as `like` or config.json says, else its family's."""
-    if sidecars.architecture:  # of a CLIP without config.json
-        return "quick" if "quickgelu" in sidecars.architecture else "exact"
-    if not gated:
-        return jsons.fields_in([_GELU], metadata).get("gelu", ACTIVATIONS[family.activation])
-    if name == "dinov3_vit":  # other gated MLPs have no GELU either, but DINOv2's config names one
-        jsons.value_in(metadata, "hidden_act", ["silu"])
-    return "exact"
 
 
 def _end(
@@ -411,10 +373,8 @@ def names_of_classes(metadata: Mapping[str, Any], classes: int) -> tuple[str, ..
 
 
 def base_of_periods(metadata: Mapping[str, Any]) -> float:
-    """Returns the base of the rotary periods that config.json says, by default 100; ValueError unless above 0."""
-    return jsons.number(
-        jsons.mapping(metadata, "rope_parameters") or metadata, "rope_theta", 100.0
-    )  # version 5, version 4
+    """Returns the base of the rotary periods that config.json of version 4 or 5 says, by default 100."""
+    return jsons.number(jsons.mapping(metadata, "rope_parameters") or metadata, "rope_theta", 100.0)
 
 
 # Writing
@@ -425,6 +385,10 @@ _CLASSES = {
     **{"dinov2_with_registers": "Dinov2WithRegisters", "tipsv2": "Tipsv2", "dinov3_vit": "DINOv3ViT"},
     "siglip2": "Siglip2",
 }
+
+
+# Two towers, and those that compute the width of their MLP from a ratio.
+_TOWERS, _DINOV2S = ("clip", "siglip", "siglip2"), ("dinov2", "dinov2_with_registers", "tipsv2")
 
 
 def family_to_write(config: ViTConfig) -> str:
@@ -449,27 +413,30 @@ def family_to_write(config: ViTConfig) -> str:
 def needs(config: ViTConfig) -> dict[str, tuple[Any, ...]]:
     """Returns `Layout.needs` by the class of transformers that would compute a model."""
     family = family_to_write(config)
-    needs: dict[str, tuple[Any, ...]] = {"attention_norm": (False,), "patch_bias": (family != "clip",)}
+    is_tower, is_dinov2 = family in _TOWERS, family in _DINOV2S
+    has_plain_blocks = is_tower or family in ("vit", "deit", "ijepa")
+    found: dict[str, tuple[Any, ...]] = {
+        "attention_norm": (False,),
+        "patch_bias": (family != "clip",),
+        "mlp": ("plain",) if has_plain_blocks else ("plain", "swiglu"),
+    }
+    found |= {"register_tokens": (0,)} if has_plain_blocks else {"class_token": (True,), "distillation_token": (False,)}
     if family != "clip":
-        needs |= {"pre_norm": (False,), "projection": (None,)}
-    if family in ("vit", "deit", "ijepa", "clip", "siglip", "siglip2"):
-        needs |= {"register_tokens": (0,), "mlp": ("plain",)}
-    else:
-        needs |= {"class_token": (True,), "distillation_token": (False,), "mlp": ("plain", "swiglu")}
+        found |= {"pre_norm": (False,), "projection": (None,)}
     if family == "dinov3_vit":
-        needs |= {"position_embedding": ("none",)}
+        found["position_embedding"] = ("none",)
     else:
-        needs |= {"attention_bias": ("all",) if family in ("clip", "siglip", "siglip2") else ("all", "none")}
-    if family in ("dinov2", "dinov2_with_registers", "tipsv2"):
-        needs |= {"mlp_width": tuple(_dinov2_widths(config))}
+        found["attention_bias"] = ("all",) if is_tower else ("all", "none")
+    if is_dinov2:
+        found["mlp_width"] = tuple(_dinov2_widths(config))
     if family not in ("vit", "deit"):  # the others have no pooler
-        needs |= {"representation_size": (None,)}
-    if family in ("clip", "siglip", "siglip2"):  # which divide a side by a number
-        needs |= {"patch_size": ((config.patch_size[0],) * 2,), "trim": ((config.trim[0],) * 2,)}
-    if family in ("clip", "siglip", "dinov2", "dinov2_with_registers", "tipsv2"):
-        # In the last three, positions of other grids than squares are taken to be those of a square, and are resized.
-        needs |= {"image_size": ((config.image_size[0],) * 2,)}
-    return needs
+        found["representation_size"] = (None,)
+    if is_tower:  # which divide a side by a number
+        found |= {"patch_size": ((config.patch_size[0],) * 2,), "trim": ((config.trim[0],) * 2,)}
+    if is_dinov2 or family in ("clip", "siglip"):
+        # In a DINOv2, positions of other grids than squares are taken to be those of a square, and are resized.
+        found["image_size"] = ((config.image_size[0],) * 2,)
+    return found
 
 
 def needs_of_backbone(config: Any) -> dict[str, tuple[Any, ...]]:
@@ -491,16 +458,16 @@ _RATES = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 def _metadata_of(config: ViTConfig) -> dict[str, Any]:
     """Returns the config.json of transformers for a model."""
     family = family_to_write(config)
-    flat, name = family in ("clip", "siglip", "siglip2", "tipsv2"), _CLASSES[family]
+    flat, name = family in (*_TOWERS, "tipsv2"), _CLASSES[family]
     ending = ("Vision" if flat else "") + ("ModelWithProjection" if config.projection else "Model")
     if config.classes:
         ending = "ForImageClassification" + ("WithTeacher" if config.distillation_head else "")
     metadata: dict[str, Any] = {
         "architectures": [f"{name}{ending}"],
         "model_type": f"{family}_vision_model" if flat else family,
-        "image_size": pytorch.one_or_two(config.pipeline.prepared_size),
+        "image_size": jsons.one_or_two(config.pipeline.prepared_size),
         "num_channels": config.channels,
-        **jsons.written((*_SIZES, *_METADATA, _GELU), config),
+        **jsons.written((*jsons.SIZES, *_METADATA, _GELU), config),
         "dtype": "float32",
     }
     if family == "siglip2":  # of any size
@@ -512,10 +479,7 @@ def _metadata_of(config: ViTConfig) -> dict[str, Any]:
     if config.projection:
         metadata["projection_dim"] = config.projection
     if config.classes:
-        names = config.class_names or [f"LABEL_{i}" for i in range(config.classes)]
-        metadata["id2label"] = {str(i): name for i, name in enumerate(names)}
-        if len(set(names)) == len(names):
-            metadata["label2id"] = {name: i for i, name in enumerate(names)}
+        metadata |= labels_of(config)
     if family == "siglip" and config.classes:
         # Only the model with two towers has a head, and takes what it says of the image's.
         metadata = {
@@ -527,42 +491,31 @@ def _metadata_of(config: ViTConfig) -> dict[str, Any]:
     return metadata
 
 
+def labels_of(config: Any) -> dict[str, Any]:
+    """Returns what config.json says of the classes of a model: `names_of_classes` back."""
+    names = config.class_names or [f"LABEL_{i}" for i in range(config.classes)]
+    labels = {"id2label": {str(i): name for i, name in enumerate(names)}}
+    return labels | ({"label2id": {name: i for i, name in enumerate(names)}} if len({*names}) == len(names) else {})
+
+
 def _of_family(config: ViTConfig, family: str) -> dict[str, Any]:
     """Returns what the config.json of a family says of a model's blocks."""
     gated, bias = config.mlp == "swiglu", config.attention_bias
-    if family.startswith("dinov2") or family == "tipsv2":
-        return {
-            "mlp_ratio": _dinov2_widths(config)[config.mlp_width],
-            "use_swiglu_ffn": gated,
-            "qkv_bias": bias == "all",
-            _LAYER_SCALE.key: config.layer_scale,
-            "use_mask_token": False,
-            "num_register_tokens": config.register_tokens,
-            "drop_path_rate": 0.0,
-            **_RATES,
-        }
-    metadata: dict[str, Any] = {"intermediate_size": config.mlp_width}
+    metadata: dict[str, Any] = {"num_register_tokens": config.register_tokens, _LAYER_SCALE.key: config.layer_scale}
+    if family in _DINOV2S:
+        ratio = _dinov2_widths(config)[config.mlp_width]
+        metadata |= {"mlp_ratio": ratio, "use_swiglu_ffn": gated, "qkv_bias": bias == "all", "use_mask_token": False}
+        return metadata | {"drop_path_rate": 0.0, **_RATES}
+    hidden = {"intermediate_size": config.mlp_width}
     if family == "dinov3_vit":
-        metadata |= {
-            "num_register_tokens": config.register_tokens,
-            "use_gated_mlp": gated,
-            "query_bias": bias != "none",
-            "key_bias": bias == "all",
-            "value_bias": bias != "none",
-            _LAYER_SCALE.key: config.layer_scale,
-            "rope_theta": 100.0,
-            "proj_bias": True,
-            "mlp_bias": True,
-            "attention_dropout": 0.0,
-            "drop_path_rate": 0.0,
-        }
-        if gated:
-            metadata["hidden_act"] = "silu"
-    elif family in ("vit", "deit", "ijepa"):
-        metadata |= {"qkv_bias": bias == "all", **_RATES}
-        if config.representation_size:
-            metadata |= {"pooler_output_size": config.representation_size, "pooler_act": "tanh"}
-    return metadata
+        metadata |= {"query_bias": bias != "none", "key_bias": bias == "all", "value_bias": bias != "none"}
+        metadata |= {"use_gated_mlp": gated, **hidden, **({"hidden_act": "silu"} if gated else {})}
+        metadata |= {"rope_theta": 100.0, "proj_bias": True, "mlp_bias": True}
+        return metadata | {"attention_dropout": 0.0, "drop_path_rate": 0.0}
+    if family in _TOWERS:
+        return hidden
+    pooler = {"pooler_output_size": config.representation_size, "pooler_act": "tanh"}
+    return hidden | {"qkv_bias": bias == "all", **_RATES} | (pooler if config.representation_size else {})
 
 
 def _dinov2_widths(config: ViTConfig) -> dict[int, int]:
@@ -573,19 +526,14 @@ def _dinov2_widths(config: ViTConfig) -> dict[int, int]:
     return {config.width * ratio: ratio for ratio in ratios}
 
 
-def _layout(family: Family | None = None, theta: float = 100.0) -> Layout:
-    """Returns the layout in the names of a family; None for the names that a model's family has on the Hub."""
-    return Layout(
-        "huggingface",
-        functools.partial(_rows, family=family),
-        recognise,
-        plan,
-        with_prefix_positions,
-        computed=functools.partial(pytorch.computed_periods, base=theta),
-        sidecars=sidecars_of,
-        needs=needs,
-        advice="Pass like=..., or put the repository's config.json and preprocessor_config.json beside the file.",
-    )
-
-
-LAYOUT = _layout()
+LAYOUT = Layout(
+    "huggingface",
+    functools.partial(_rows, family=None),
+    recognise,
+    plan,
+    with_prefix_positions,
+    computed=pytorch.computed_periods,
+    sidecars=sidecars_of,
+    needs=needs,
+    advice="Pass like=..., or put the repository's config.json and preprocessor_config.json beside the file.",
+)

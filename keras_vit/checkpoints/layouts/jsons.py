@@ -9,6 +9,8 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, TypeGuard
 
+import numpy as np
+
 from keras_vit._arguments import is_class_name, printable
 from keras_vit.checkpoints.accounting import Notice
 from keras_vit.models import ViTConfig
@@ -22,14 +24,9 @@ IMAGENET = ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 CLIP = ((0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711))
 # What these JSON files call our filters, transformers by the numbers of Pillow. All of them resample with Pillow, whose
 # filters widen where an image shrinks; without `bilinear_pillow` for the official code's.
-_NUMBERS = ("nearest", "lanczos", "bilinear_pillow", "bicubic")
-_FILTERS = {
-    **dict(enumerate(_NUMBERS)),
-    **dict(zip(("nearest", "lanczos", "bilinear", "bicubic"), _NUMBERS, strict=True)),
-    "random": "bicubic",  # one of several, in training
-}
-FILTER_NUMBERS = {"bilinear": 2, "bilinear_antialias": 2} | {filter: number for number, filter in enumerate(_NUMBERS)}
-FILTER_NAMES = {filter: ("nearest", "lanczos", "bilinear", "bicubic")[n] for filter, n in FILTER_NUMBERS.items()}
+_OURS, _NAMES = ("nearest", "lanczos", "bilinear_pillow", "bicubic"), ("nearest", "lanczos", "bilinear", "bicubic")
+_FILTERS = dict(enumerate(_OURS)) | dict(zip(_NAMES, _OURS, strict=True)) | {"random": "bicubic"}  # in training
+FILTER_NUMBERS = {"bilinear": 2, "bilinear_antialias": 2} | {filter: number for number, filter in enumerate(_OURS)}
 # What timm's `crop_mode` and open_clip's `resize_mode` may be.
 _MODES: dict[str, dict[Any, Fields]] = {
     "crop_mode": {None: {}, "center": {}, "squash": {"resize": "squash"}},
@@ -44,7 +41,7 @@ class Key:
     field: str  # ours
     key: str  # theirs
     write: Callable[[Any], Any] = lambda value: value  # from our value to theirs
-    # From key and value to ours; raises ValueError for what makes no sense. None where arrays tell it.
+    # From key and value to ours; raises ValueError for an unknown name. None where arrays tell the field.
     read: Callable[[str, Any], Any] | None = None
 
 
@@ -64,21 +61,14 @@ def written(keys: Iterable[Key], config: Any) -> dict[str, Any]:
     return {key.key: key.write(getattr(config, key.field)) for key in keys}
 
 
+def one_or_two(size: tuple[int, int]) -> int | list[int]:
+    """Returns a single number for two equal ones, else a list of both."""
+    return size[0] if size[0] == size[1] else list(size)
+
+
 def as_is(key: str, value: Any) -> Any:
-    """A `Key.read` that takes any value, which is checked later."""
+    """A `Key.read` that takes any value, which the config checks."""
     return value
-
-
-def integer_in(key: str, value: Any) -> int:
-    """A `Key.read` for integers."""
-    if type(value) is not int:
-        raise ValueError(f"{key} in config.json must be an integer, but is {printable(value, 60)}.")
-    return value
-
-
-def positive_in(key: str, value: Any) -> float:
-    """A `Key.read` for numbers above 0."""
-    return number({key: value}, key, 1.0)
 
 
 def preparation(numbers: tuple[Any, Any], resize: str, crop_ratio: float, filter: str = "bicubic") -> Fields:
@@ -89,7 +79,7 @@ def preparation(numbers: tuple[Any, Any], resize: str, crop_ratio: float, filter
 
 def prepared_by(config: ViTConfig, mode_key: str = "crop_mode") -> Fields:
     """Returns what timm's `pretrained_cfg` or open_clip's `preprocess_cfg` says of pictures: `preparation_in` back."""
-    metadata: Fields = {"interpolation": FILTER_NAMES[config.filter]}
+    metadata: Fields = {"interpolation": _NAMES[FILTER_NUMBERS[config.filter]]}
     metadata |= {"mean": list(config.pixel_mean), "std": list(config.pixel_std), mode_key: config.resize}
     if mode_key == "crop_mode":
         metadata |= {"crop_pct": config.crop_ratio, mode_key: "squash" if config.resize == "squash" else "center"}
@@ -101,20 +91,12 @@ def preparation_in(
 ) -> Fields:
     """Returns how timm's `pretrained_cfg` or open_clip's `preprocess_cfg` prepares images, as fields of a config."""
     # `mode_key` is `"crop_mode"` for timm and `"resize_mode"` for open_clip, whose config has no crop ratio.
-    mode = config.get(mode_key)
-    if not isinstance(mode, str | None) or mode not in _MODES[mode_key]:
-        raise unsupported_value(mode_key, mode)
-    fields = dict(default)
-    fields.update(means_in(config.get("mean"), config.get("std")))
+    mode = value_in(config, mode_key, _MODES[mode_key], file="the JSON file")
+    fields = default | means_in(config.get("mean"), config.get("std"))
     if mode_key == "crop_mode":
-        key = "crop_pct" if config.get(crop_key) is None else crop_key
-        crop = config.get(key)
-        if crop is not None and not (is_number(crop) and 0 < crop <= 1):
-            raise unsupported_value(key, crop)
+        crop = config.get("crop_pct") if config.get(crop_key) is None else config[crop_key]
         fields |= {} if crop is None else {"crop_ratio": crop}
-    fields.update(_MODES[mode_key][mode])
-    fields.update(filter_in("interpolation", config.get("interpolation")))
-    return fields
+    return fields | _MODES[mode_key][mode] | filter_in("interpolation", config.get("interpolation"))
 
 
 def used_at(
@@ -133,24 +115,14 @@ def used_at(
     trained = f"the position embeddings for {config.image_size[0]} x {config.image_size[1]} are resized"
     warnings = [Notice(f"{published}, so {trained}; pass image_size=... for another size")]
     if used != size:
-        text = (
-            f"{published}, which is not a whole number of patches; {used[0]} x {used[1]} is used instead, so outputs "
-            "differ a little"
-        )
-        warnings.append(Notice(text, "image_size", "assumed"))
+        rounded = f"{published}, which is not a whole number of patches; {used[0]} x {used[1]} is used instead"
+        warnings.append(Notice(f"{rounded}, so outputs differ a little", "image_size", "assumed"))
     return config, used, warnings
 
 
 def means_in(mean: Any, std: Any) -> Fields:
-    """Returns the fields `pixel_mean` and `pixel_std`, without what is None; a number counts for three channels."""
-    fields = {}
-    for name, values in (("mean", mean), ("std", std)):
-        numbers = [values] * 3 if is_number(values) else values
-        if isinstance(numbers, (list, tuple)) and numbers and all(map(is_number, numbers)):
-            fields[f"pixel_{name}"] = tuple(map(float, numbers))
-        elif values is not None:
-            raise unsupported_value(name, values)
-    return fields
+    """Returns the fields `pixel_mean` and `pixel_std` without what is None; the config checks the numbers."""
+    return {name: value for name, value in (("pixel_mean", mean), ("pixel_std", std)) if value is not None}
 
 
 def filter_in(key: str, value: Any) -> Fields:
@@ -197,7 +169,7 @@ def mapping(config: Mapping[str, Any] | None, *keys: str) -> Mapping[str, Any]:
 
 def number(config: Mapping[str, Any], key: str, default: float) -> float:
     """Returns the number at a key of a config, or the default; ValueError unless it is finite and above 0."""
-    value = config.get(key, default)
+    value = default if config.get(key) is None else config[key]
     if not is_number(value) or value <= 0:
         raise ValueError(f"{key} in the JSON file must be a number above 0, but is {printable(value, 60)}.")
     return float(value)
@@ -230,18 +202,26 @@ def image_size_in(value: Any) -> tuple[int, int] | None:
     return None
 
 
-def check_metadata(metadata: Mapping[str, Any], file: str, known: Mapping[str, Any]) -> None:
-    """Raises ValueError if a JSON file says other sizes than the arrays (`known`)."""
-    for key, size in known.items():
+def check_sizes(metadata: Mapping[str, Any], keys: Iterable[Key], fields: Fields, file: str = "config.json") -> None:
+    """Raises ValueError if a JSON file says other sizes than the arrays, which have told the fields of a config."""
+    for key in keys:
+        size = fields.get(key.field)
         accepted = [None, size]
         if isinstance(size, tuple):
             accepted += [list(size), size[0]] if size[0] == size[1] else [list(size)]
-        if metadata.get(key) not in accepted:
+        if key.read is None and metadata.get(key.key) not in accepted:
             raise ValueError(
-                f"{key} in {file} must be {size} for these arrays, but is {printable(metadata[key], 60)}. Put the "
-                "JSON files of these weights beside them."
+                f"{key.key} in {file} must be {size} for these arrays, but is {printable(metadata[key.key], 60)}. Put "
+                "the JSON files of these weights beside them."
             )
 
+
+# What transformers' config.json says that arrays tell as well
+SIZES = (
+    Key("width", "hidden_size"),
+    Key("depth", "num_hidden_layers"),
+    Key("patch_size", "patch_size", one_or_two),
+)
 
 # How transformers prepares images
 
@@ -265,29 +245,18 @@ _PROCESSORS: dict[str, dict[str, Any]] = {
 def transformers_preparation(config: Mapping[str, Any], default: Fields) -> Fields:
     """Returns how a preprocessor_config.json prepares images, as fields; `default` for what it leaves out."""
     name, metadata = _processor(config)
-    fields = dict(default)
-    if name:
-        fields["filter"] = "bicubic"
-    fields.update(filter_in("resample", metadata.get("resample")))
+    fields = default | ({"filter": "bicubic"} if name else {}) | filter_in("resample", metadata.get("resample"))
     if name.startswith(RESAMPLE_FLOATS):
         if fields["filter"] != "bilinear_pillow":
             raise unsupported_value("resample", metadata["resample"])
         fields["filter"] = "bilinear_antialias"
-    if metadata.get("do_normalize") is False:
-        fields.update(means_in(*NONE))
-    else:
-        fields.update(means_in(metadata.get("image_mean"), metadata.get("image_std")))
-    factor = metadata.get("rescale_factor", 1 / 255) if metadata.get("do_rescale") is not False else 1.0
-    if not is_number(factor) or factor <= 0:
-        raise unsupported_value("rescale_factor", factor)
-    scale = 255 * float(factor)
+    is_plain = metadata.get("do_normalize") is False
+    fields |= means_in(*(NONE if is_plain else (metadata.get("image_mean"), metadata.get("image_std"))))
+    scale = 255 * (1.0 if metadata.get("do_rescale") is False else number(metadata, "rescale_factor", 1 / 255))
     if abs(scale - 1) > 1e-6:  # (x factor - mean) / std for pixels x of 0..255, for pixels of 0..1
         for key in ("pixel_mean", "pixel_std"):
-            fields[key] = tuple(value / scale for value in fields[key])
-    if metadata.get("do_resize") is False:
-        raise unsupported_value("do_resize", False)
-    if metadata.get("do_pad") is True:
-        raise unsupported_value("do_pad", True)
+            fields[key] = tuple(np.divide(fields[key], scale).reshape(-1).tolist())
+    check_prepared(metadata, {"do_resize": True, "do_pad": False})
     size, crop = _sizes(metadata)
     if size is None or crop is None:
         return fields
@@ -305,29 +274,33 @@ def transformers_preparation(config: Mapping[str, Any], default: Fields) -> Fiel
 
 def transformers_preprocessor(config: ViTConfig, is_naflex: bool, processor: str) -> Fields:
     """Returns the preprocessor_config.json for a model: `transformers_preparation` back."""
-    metadata: Fields = {
-        "image_processor_type": "Siglip2ImageProcessor" if is_naflex else processor,
-        "do_resize": True,
-        "resample": FILTER_NUMBERS[config.filter],
-        "do_rescale": True,
-        "rescale_factor": 1 / 255,
-        "do_normalize": True,
-        "image_mean": list(config.pixel_mean),
-        "image_std": list(config.pixel_std),
-    }
     if is_naflex:
-        return metadata | {"patch_size": config.patch_size[0], "max_num_patches": config.position_rows}
+        sizes = {"patch_size": config.patch_size[0], "max_num_patches": config.position_rows}
+        return written_preprocessor("Siglip2ImageProcessor", config, FILTER_NUMBERS[config.filter], **sizes)
     (height, width), resized = config.pipeline.prepared_size, config.pipeline.uncropped_size
     shortest = config.resize == "shortest"
     # The class that resamples floats cannot cut out the centre.
     if config.filter == "bilinear_antialias" and not shortest and config.crop_ratio == 1:
-        metadata["image_processor_type"] = RESAMPLE_FLOATS
-    return metadata | {
-        "size": {"shortest_edge": min(resized)} if shortest else {"height": resized[0], "width": resized[1]},
-        "do_center_crop": shortest or config.crop_ratio < 1,
-        "crop_size": {"height": height, "width": width},
-        "do_normalize": (config.pixel_mean, config.pixel_std) != ((0.0,) * 3, (1.0,) * 3),
-    }
+        processor = RESAMPLE_FLOATS
+    return written_preprocessor(
+        processor,
+        config,
+        FILTER_NUMBERS[config.filter],
+        size={"shortest_edge": min(resized)} if shortest else {"height": resized[0], "width": resized[1]},
+        do_center_crop=shortest or config.crop_ratio < 1,
+        crop_size={"height": height, "width": width},
+        do_normalize=(config.pixel_mean, config.pixel_std) != ((0.0,) * 3, (1.0,) * 3),
+    )
+
+
+# What transformers does with pictures for all models here.
+PREPARED: Fields = dict.fromkeys(("do_resize", "do_rescale", "do_normalize"), True) | {"rescale_factor": 1 / 255}
+
+
+def written_preprocessor(processor: str, config: ViTConfig, resample: int, **more: Any) -> Fields:
+    """Returns a preprocessor_config.json of a class of transformers."""
+    means = {"image_mean": list(config.pixel_mean), "image_std": list(config.pixel_std)}
+    return {"image_processor_type": processor, "resample": resample, **PREPARED, **means, **more}
 
 
 def _processor(config: Mapping[str, Any]) -> tuple[str, Fields]:

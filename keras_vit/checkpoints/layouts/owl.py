@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.checkpoints.accounting import Layout, Plan, Row, bounded, having, listed, renamed, shape_of
+from keras_vit.checkpoints.accounting import Layout, Plan, Row, depth_of, having, renamed, shape_of
 from keras_vit.checkpoints.files import Sidecars
 from keras_vit.checkpoints.layouts import huggingface, pytorch
-from keras_vit.checkpoints.layouts.jsons import CLIP, mapping, preparation, written
+from keras_vit.checkpoints.layouts.jsons import CLIP, mapping, preparation, value_in, written, written_preprocessor
 from keras_vit.checkpoints.layouts.pytorch import linear, norm
 from keras_vit.checkpoints.layouts.text import NAMES, plan_of_text, text_layout
 from keras_vit.checkpoints.stored_array import StoredArray
@@ -86,18 +86,14 @@ def check_fits(config: DetectorConfig, text: TextConfig) -> None:
     if text.context > CONTEXT:
         raise ValueError(f"An OWL has texts of at most {CONTEXT} tokens, but the text tower has {text.context}.")
     if config.embedding != text.projection:
-        raise ValueError(
-            "Patch and text embeddings must have the same length, but patches have "
-            f"{config.embedding} values and texts {text.projection}. Download the file again."
-        )
+        lengths = f"{config.embedding} and {text.projection} values"
+        raise ValueError(f"Embeddings of patches and texts must have one length, but have {lengths}.")
 
 
 def plans(file: Arrays, sidecars: Sidecars) -> tuple[Plan, Plan]:
     """Returns the plans of the image tower with the heads, and of the text tower, of a file in transformers' names."""
     kind = "owlv2" if "objectness_head.dense0.weight" in file else "owlvit"
-    model_type = sidecars.config.get("model_type", kind)
-    if model_type != kind:
-        raise ValueError(f"model_type in config.json must be {kind!r} for these arrays, but is {model_type!r:.60}.")
+    value_in(sidecars.config, "model_type", [kind])
     towers, beside = _as_clip(file, sidecars, kind)
     text, _ = plan_of_text({n: a for n, a in towers.items() if n.startswith("text_")}, beside)
     vision = {n: a for n, a in towers.items() if not n.startswith(("text_", "visual_projection", "logit_scale"))}
@@ -108,15 +104,10 @@ def plans(file: Arrays, sidecars: Sidecars) -> tuple[Plan, Plan]:
         backbone=vit, classes=1, embedding=shape_of(file, _HEAD, 2)[0], objectness=kind == "owlv2", pictures=kind
     )
     check_fits(config, text.stored)
-    known = {row.name for row in rows(config)}
     texts = {array.name for array in text.arrays.values()}
-    extras = {f"{kind}.{name}" for name in EXTRAS}
-    left = [n for n in file if n not in known | extras and file[n].name not in texts and not re.fullmatch(_UNUSED, n)]
-    if left:
-        raise ValueError(f"The file has arrays that are not part of an OWL: {listed(left)}. Nothing was loaded.")
-    arrays = {name: array for name, array in file.items() if name in known}
-    warnings = [*backbone.warnings, *text.warnings]
-    images = Plan(layout=LAYOUT, dialect=kind, stored=config, arrays=arrays, warnings=warnings)
+    arrays = {name: array for name, array in file.items() if array.name not in texts}
+    images = Plan(layout=LAYOUT, dialect=kind, stored=config, arrays=arrays, warnings=backbone.warnings + text.warnings)
+    images = pytorch.without_unused(images, rf"{_UNUSED}|{kind}\.({'|'.join(EXTRAS)})")
     stored = dataclasses.replace(text.stored, pooling="largest_id", end_id=None)
     return images, dataclasses.replace(text, stored=stored)
 
@@ -142,20 +133,10 @@ def library_config(config: DetectorConfig, text: TextConfig) -> dict[str, Any]:
 
 def library_preprocessor(config: DetectorConfig) -> dict[str, Any]:
     """Returns the preprocessor_config.json of transformers."""
-    vit, is_second = config.backbone, config.objectness
-    size = {"height": vit.image_size[0], "width": vit.image_size[1]}
-    return {
-        "image_processor_type": "Owlv2ImageProcessor" if is_second else "OwlViTImageProcessor",
-        "do_resize": True,
-        "do_rescale": True,
-        "do_normalize": True,
-        **({"do_pad": True} if is_second else {"do_center_crop": False}),
-        "resample": 2 if is_second else 3,
-        "rescale_factor": 1 / 255,
-        "size": size,
-        "image_mean": list(vit.pixel_mean),
-        "image_std": list(vit.pixel_std),
-    }
+    size = dict(zip(("height", "width"), config.image_size, strict=True))
+    if config.objectness:
+        return written_preprocessor("Owlv2ImageProcessor", config.backbone, 2, size=size, do_pad=True)
+    return written_preprocessor("OwlViTImageProcessor", config.backbone, 3, size=size, do_center_crop=False)
 
 
 # Scenic, whose arrays have the axes of our weights
@@ -215,8 +196,6 @@ def scenic_plans(file: Arrays) -> tuple[Plan, Plan]:
     """Returns the plans of the image tower with the heads, and of the text tower, of a file in Scenic's names."""
     start = next(name for name in file if name.endswith(_SCENICS_HEAD)).removesuffix(_SCENICS_HEAD)
     inside = {name.removeprefix(start): array for name, array in file.items() if name.startswith(start)}
-    if any(name.startswith("obj_mask_head/") for name in inside):
-        raise ValueError("The file has a head for masks ('obj_mask_head'), which is not supported.")
     is_old = not any("/ln_0/" in name for name in inside)  # norms of blocks are counted from 1 there
 
     def current(name: str) -> str:
@@ -227,10 +206,9 @@ def scenic_plans(file: Arrays) -> tuple[Plan, Plan]:
 
     def sizes(tower: str) -> dict[str, Any]:
         blocks = f"{_TOWERS[tower]}/transformer/resblocks."
-        numbers = [int(name.removeprefix(blocks).partition("/")[0]) for name in arrays if name.startswith(blocks)]
         width, heads, _ = shape_of(arrays, f"{blocks}0/attn/query/kernel", 3)
         mlp_width = shape_of(arrays, f"{blocks}0/mlp/c_fc/kernel", 2)[1]
-        return {"width": width, "heads": heads, "depth": bounded(1 + max(numbers)), "mlp_width": mlp_width}
+        return {"width": width, "heads": heads, "depth": depth_of(arrays, blocks), "mlp_width": mlp_width}
 
     def table(tower: str, name: str) -> tuple[int, ...]:
         return shape_of(arrays, f"{_TOWERS[tower]}/{name}", 2)

@@ -12,9 +12,18 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit._arguments import printable
 from keras_vit.checkpoints import torch_file
-from keras_vit.checkpoints.accounting import TABLE, Notice, Plan, Row, bounded, listed, shape_of, squarest_grid
+from keras_vit.checkpoints.accounting import (
+    TABLE,
+    Notice,
+    Plan,
+    Row,
+    depth_of,
+    guessed_grid,
+    listed,
+    shape_of,
+    squarest_grid,
+)
 from keras_vit.checkpoints.files import Sidecars
 from keras_vit.checkpoints.layouts.jsons import HALF, Fields, preparation
 from keras_vit.checkpoints.stored_array import StoredArray
@@ -97,17 +106,15 @@ def collect(file: Mapping[str, StoredArray], anchor: str, modules: Sequence[str]
     return Found(outer, module, arrays, unused)
 
 
-def _is_count(array: StoredArray, prefix: str) -> bool:
-    """Whether an array without a row is not a weight: integers, such as `n_averaged`, and numbers beside a model."""
-    return array.dtype.kind in "iub" or (array.shape == () and not array.name.startswith(prefix or " "))
-
-
 def without_unused(plan: Plan, pattern: str) -> Plan:
     """Returns the plan with arrays that have no row counted as unused: their names match a pattern of no effect."""
     wanted = {row.name for row in plan.rows}
-    extra = {name: array for name, array in plan.arrays.items() if name not in wanted}
-    unused = {name for name, array in extra.items() if re.fullmatch(pattern, name) or _is_count(array, plan.prefix)}
-    strange = [array.name for name, array in extra.items() if name not in unused]
+    strange, unused = [], []
+    for name in plan.arrays.keys() - wanted:
+        array = plan.arrays[name]
+        # No weights are integers, such as `n_averaged`, and numbers beside a model.
+        is_count = array.dtype.kind in "iub" or (array.shape == () and not array.name.startswith(plan.prefix or " "))
+        (unused if is_count or re.fullmatch(pattern, name) else strange).append(array.name)
     if strange:
         missing = wanted - plan.arrays.keys()
         lacks = f" The file lacks: {listed(missing)}." if missing else ""
@@ -115,7 +122,7 @@ def without_unused(plan: Plan, pattern: str) -> Plan:
     return dataclasses.replace(
         plan,
         arrays={name: array for name, array in plan.arrays.items() if name in wanted},
-        unused=sorted([*plan.unused, *(extra[name].name for name in unused)]),
+        unused=sorted([*plan.unused, *unused]),
     )
 
 
@@ -136,22 +143,34 @@ def with_head(found: Found, widths: Collection[int], name: str) -> Found:
     matrices = [key for key in theirs if len(found.arrays[key].shape) == 2 and found.arrays[key].shape[1] in widths]
     start = matrices[0].removesuffix("weight") if matrices else ""
     if len(matrices) != 1 or {*theirs} - {f"{start}weight", f"{start}bias"} or f"{name}.weight" in found.arrays:
+        given = listed([found.arrays[n].name for n in theirs])
         raise ValueError(
-            f"The head must be one linear layer, but the file has {listed([found.arrays[n].name for n in theirs])}. "
-            "Remove the head from the file to get features."
+            f"The head must be one linear layer, but the file has {given}. Remove the head to get features."
         )
     new = {f"{start}{end}": f"{name}.{end}" for end in ("weight", "bias")}
     return dataclasses.replace(found, arrays={new.get(key, key): array for key, array in found.arrays.items()})
 
 
-def plan_of(found: Found, pattern: str, beside: str, **fields: Any) -> Plan:
+def plan_of(found: Found, trunk: "Trunk", pattern: str, beside: str, **fields: Any) -> Plan:
     """The plan by which a model that was found is read; `fields` are those of the plan that it does not tell."""
-    fields = {"arrays": found.arrays, "unused": found.unused, **fields}
+    of_trunk = {"warnings": trunk.warnings, "is_grid_known": trunk.is_grid_known}
+    fields = {"arrays": found.arrays, "unused": found.unused, **of_trunk, **fields}
     plan = Plan(prefix=f"{found.outer}{found.module}", **fields)
     return without_unused(plan, pattern if found.module else rf"{pattern}|{beside}")
 
 
 # What publishers call the parts
+
+# In transformers' ViT, and in what is made like it.
+TRANSFORMERS: dict[str, Any] = {
+    "patches": "embeddings.patch_embeddings.projection",
+    "class_token": "embeddings.cls_token",
+    "register_tokens": "embeddings.register_tokens",
+    "positions": "embeddings.position_embeddings",
+    "blocks": "encoder.layer.",
+    "scales": ("layer_scale1.lambda1", "layer_scale2.lambda1"),
+    "norm": "layernorm",
+}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -206,9 +225,6 @@ class Family:
             chosen = next((option for option in options if is_there(field, option)), getattr(found, field))
             found = dataclasses.replace(found, **{field: chosen})
         return found
-
-
-# Rows
 
 
 def linear(name: str, path: str, out: int, into: int, bias: bool = True) -> list[Row]:
@@ -333,10 +349,13 @@ def trunk_of(
     """Returns what the arrays from the patches to the last normalisation tell."""
     has = arrays.keys().__contains__
     block = f"{family.blocks}0."
-    width, channels, *patch = _patches(arrays, family)
+    if family.linear_patches:
+        width, values = shape_of(arrays, f"{family.patches}.weight", 2)
+        channels, patch = 3, square_patch(values)
+    else:
+        width, channels, *patch = patch_shape(arrays, f"{family.patches}.weight")
     hidden = shape_of(arrays, f"{block}{family.mlp[-1]}.weight", 2)[1]
     first = shape_of(arrays, f"{block}{family.mlp[0]}.weight", 2)[0]
-    numbers = re.findall(rf"^{re.escape(family.blocks)}(\d+)\.", "\n".join(arrays), re.MULTILINE)
     registers = shape_of(arrays, family.register_tokens, 3)[1] if has(family.register_tokens) else 0
     special = has(family.class_token) + has(family.distillation_token)
     pixels = (patch[0] * cell, patch[1] * cell)
@@ -347,14 +366,16 @@ def trunk_of(
         rows = shape_of(arrays, family.positions, 2 if family.flat else 3)[-2]
     else:
         rows = None
-    kind, cells, of_grid, is_known = _positions(rows, size, pixels, special, registers, **grid_options)
-    heads, of_heads = _heads(sidecars, width, heads, family.heads_by_width, is_named)
+    kind, cells, warnings, is_known = _positions(rows, size, pixels, special, registers, **grid_options)
+    if heads is None:
+        heads, of_heads = _heads(sidecars, width, family.heads_by_width, is_named)
+        warnings = [*warnings, *of_heads]
     gated = len(family.mlp) == 3 or first == 2 * hidden
     fields = {
         "image_size": (cells[0] * pixels[0], cells[1] * pixels[1]),
         "patch_size": tuple(patch),
         "width": width,
-        "depth": bounded(1 + max(map(int, numbers))),
+        "depth": depth_of(arrays, family.blocks),
         "heads": heads,
         "mlp_width": hidden,
         "channels": channels,
@@ -369,16 +390,7 @@ def trunk_of(
         "mlp": ("swiglu" if gated else "plain") + ("_norm" if has(f"{block}{family.mlp_norm}.weight") else ""),
         "interpolation": family.interpolation,
     }
-    return Trunk(fields, [*of_grid, *of_heads], is_known)
-
-
-def _patches(arrays: Mapping[str, StoredArray], family: Family) -> tuple[int, ...]:
-    """Returns width of tokens, channels, height and width of a patch; a matrix is for squares of three channels."""
-    name = f"{family.patches}.weight"
-    if not family.linear_patches:
-        return patch_shape(arrays, name)
-    width, values = shape_of(arrays, name, 2)
-    return (width, 3, *square_patch(values))
+    return Trunk(fields, warnings, is_known)
 
 
 def patch_shape(arrays: Mapping[str, StoredArray], name: str) -> tuple[int, ...]:
@@ -409,33 +421,17 @@ def _attention_bias(arrays: Collection[str], block: str, family: Family) -> str:
     return kinds[biased]
 
 
-def _heads(
-    sidecars: Sidecars, width: int, given: Any, by_width: Mapping[int, int], is_named: bool
-) -> tuple[int, list[Notice]]:
-    """Returns the number of attention heads, which no array tells, and what a user should know of it."""
-    like = sidecars.like
-    if isinstance(given, bool) or not isinstance(given, int | None):
-        raise ValueError(f"The number of heads in config.json must be an integer, but is {printable(given, 60)}.")
-    heads, warnings = given, []
-    if heads is None and like is not None and like.config is not None and like.config.width == width:
-        return like.config.heads, []
-    if heads is None:
-        heads = by_width.get(width, width // 64 if width % 64 == 0 else None)
-        if heads is None:
-            if like is not None and like.config is not None:
-                raise ValueError(
-                    f"like={like.name!r} has the width {like.config.width}, but the file has the width {width}. Give "
-                    "like= a model of this size."
-                )
-            raise ValueError(
-                f"The number of attention heads is not in the file, and the width {width} is not a multiple of 64. Put "
-                "config.json beside the file, or pass like=..."
-            )
-        text = f"without config.json {heads} attention heads are assumed"
-        warnings.append(assumption("heads", text, is_named))
-    if heads < 1 or width % heads:
-        raise ValueError(f"The number of heads must divide the width {width}, but it is {heads}.")
-    return heads, warnings
+def _heads(sidecars: Sidecars, width: int, by_width: Mapping[int, int], is_named: bool) -> tuple[int, list[Notice]]:
+    """Returns the number of attention heads where no JSON file says it, and what a user should know of it."""
+    like = None if sidecars.like is None else sidecars.like.config
+    if like is not None and like.width == width:
+        return like.heads, []
+    heads = by_width.get(width, width // 64)
+    if width % 64 and width not in by_width:
+        what = f"The heads are not in the file, and the width {width} is not a multiple of 64"
+        raise ValueError(f"{what}. Put config.json beside the file, or pass like=... with a model of this width.")
+    text = f"without config.json {heads} attention heads are assumed"
+    return heads, [assumption("heads", text, is_named)]
 
 
 def assumption(field: str, text: str, is_named: Any) -> Notice:
@@ -465,10 +461,8 @@ def _positions(
             warnings.append(Notice(text))
     if rows is None:
         if grid is None:
-            grid = (max(round(default_size / patch[0]), 1), max(round(default_size / patch[1]), 1))
-            guess = f"{grid[0] * patch[0]} x {grid[1] * patch[1]}"
-            text = f"the image size is not in the file; {guess} is a guess"
-            warnings.append(Notice(text, "image_size"))
+            grid, notice = guessed_grid(patch, default_size)
+            warnings.append(notice)
         return "none", grid, warnings, True
     # Where two of them mean the same, the last one is the name.
     kinds = {special: "learned_without_registers", 0: "learned_patches", special + registers: "learned"}
@@ -492,11 +486,6 @@ def mlp_ratio(hidden: int, width: int) -> float:
     """Returns a ratio from which timm computes `hidden` as `int(width * ratio)`."""
     exact = hidden / width
     return exact if int(width * exact) == hidden else (hidden + 0.5) / width
-
-
-def one_or_two(size: tuple[int, int]) -> int | list[int]:
-    """Returns a single number for two equal ones, else a list of both."""
-    return size[0] if size[0] == size[1] else list(size)
 
 
 # SigLIP 2 NaFlex at one size. Its patches go through a matrix, pixel by pixel, channels last. Its table of positions is

@@ -12,11 +12,10 @@ from typing import Any
 import numpy as np
 
 from keras_vit._arguments import printable
-from keras_vit.checkpoints.accounting import TABLE, Layout, Notice, Plan, Row, bounded, shape_of
+from keras_vit.checkpoints.accounting import TABLE, Layout, Notice, Plan, Row, depth_of, shape_of
 from keras_vit.checkpoints.files import Sidecars
 from keras_vit.checkpoints.layouts import clip, flax, huggingface, pytorch
-from keras_vit.checkpoints.layouts.huggingface import ACTIVATIONS
-from keras_vit.checkpoints.layouts.jsons import check_metadata, mapping, number, value_in
+from keras_vit.checkpoints.layouts.jsons import Key, check_sizes, fields_in, mapping, value_in
 from keras_vit.checkpoints.layouts.pytorch import Family, linear, norm
 from keras_vit.checkpoints.stored_array import StoredArray
 from keras_vit.models import TextConfig
@@ -82,21 +81,20 @@ _OTHERS = {
 _POSITIONS = re.compile(
     r"(^|\.)(positional_embedding$|embeddings\.position_embedding\.|text_projection)|text_model\.head"
 )
+# How the arrays of a text tower begin, where no module's name does.
+_OWN = r"transformer[./]|token_emb|ln_final\.|text_(projection|encoder_norm)|positional_embedding$"
 # What open_clip's text_cfg may say that changes nothing, or is read below.
 _TEXT_CFG = (
     *("context_length", "vocab_size", "width", "heads", "layers", "mlp_ratio", "hf_tokenizer_name", "no_causal_mask"),
     *("pool_type", "eos_id", "proj_bias", "proj_type", "act_kwargs", "norm_kwargs", "pad_id", "tokenizer_kwargs"),
 )
-# What transformers' text_config says that arrays tell as well, and the fields that they tell.
-_TEXT_CONFIG = {
-    **{"vocab_size": "vocabulary", "hidden_size": "width", "num_hidden_layers": "depth"},
-    "intermediate_size": "mlp_width",
-}
+# What transformers' text_config says that arrays tell as well, also of texts of any length.
+_SIZES = (*huggingface.TOWER, Key("vocabulary", "vocab_size"))
+_CONTEXT = Key("context", "max_position_embeddings")
 _NO_CONFIG = "without config.json the heads, GELU and epsilon of the text tower are the defaults of its family"
 # What every text tower of TIPS computes; its arrays do not tell it, nor how long texts are.
 TIPS: Fields = {"gelu": "relu", "pooling": "mean", "position_embedding": "sincos", "pad_id": 0}
 _TIPS_CONTEXT = 64
-_TOKENIZER_KEYS = ("clean", "strip_sep_token")
 OPEN_CLIP_POOLINGS = {"argmax": "largest_id", "last": "last", "first": "first", "eos": "end_id"}
 
 
@@ -109,8 +107,7 @@ def _rows(config: TextConfig, names: Names, projection_is_linear: bool = False) 
         rows.append(Row(names.positions, TABLE, (*first, config.context, width)))
     if names.is_flax:
         for i in depth:
-            rows += flax.norm_rows(f"{family.blocks}{i}/LayerNorm_0", f"block_{i}/norm1", width)
-            rows += flax.attention_and_mlp_rows(f"{family.blocks}{i}/", "LayerNorm_1", f"block_{i}/", "norm2", config)
+            rows += flax.block_rows(f"{family.blocks}{i}/", f"block_{i}/", config)
         rows += flax.norm_rows(family.norm, "encoder_norm", width)
         if config.pooling == "map":
             rows += flax.attention_pooling_rows(config)
@@ -140,16 +137,8 @@ def plan_of_text(file: Mapping[str, StoredArray], sidecars: Sidecars) -> tuple[P
     kind, names, outer = found
     inside = {name.removeprefix(outer): array for name, array in file.items() if name.startswith(outer)}
     tops = (names.projection, f"{names.projection}.weight", f"{names.projection}.bias") if names.outside else ()
-    if names.family is _SCENIC:
-        arrays = {name: array for name, array in inside.items() if re.match(r"(transformer|token_emb|text_)", name)}
-    elif names.module:
-        arrays = {name: array for name, array in inside.items() if name.startswith(names.module) or name in tops}
-    else:
-        arrays = {
-            name: inside[name]
-            for name in inside
-            if re.match(r"(transformer|token_embedding|ln_final)\.|positional_embedding$|text_projection", name)
-        }
+    own = re.escape(names.module) or _OWN
+    arrays = {name: array for name, array in inside.items() if re.match(own, name) or name in tops}
     arrays.pop(f"{names.module}embeddings.position_ids", None)
     if names.family is _FLAX:
         arrays = _in_linen(arrays)
@@ -229,24 +218,14 @@ def _fields(
     """Returns the fields of the config, from what arrays tell and what lies beside them."""
     module, family = names.module, names.family
     vocabulary, width = shape_of(arrays, f"{module}{names.tokens}", 2)
-    positions = f"{module}{names.positions}"
-    axes = 3 if family is _FLAX else 2
-    context = _TIPS_CONTEXT if names.is_tips else shape_of(arrays, positions, axes)[-2]
-    numbers = re.findall(rf"^{re.escape(module + family.blocks)}(\d+)[./]", "\n".join(arrays), re.MULTILINE)
-    fields: Fields = {
-        "vocabulary": vocabulary,
-        "context": context,
-        "width": width,
-        "depth": bounded(1 + max(map(int, numbers), default=0)),
-    }
-    block = f"{module}{family.blocks}0"
+    context, block = _TIPS_CONTEXT, f"{module}{family.blocks}0"
+    if not names.is_tips:
+        context = shape_of(arrays, f"{module}{names.positions}", 3 if family is _FLAX else 2)[-2]
+    fields: Fields = {"vocabulary": vocabulary, "context": context, "width": width}
+    fields["depth"] = depth_of(arrays, f"{module}{family.blocks}")
     if names.is_flax:
-        attention = f"{block}/MultiHeadDotProductAttention_0/query/kernel"
         head = f"{module}{names.projection}/kernel"
-        fields |= {
-            "heads": shape_of(arrays, attention, 3)[1],
-            "mlp_width": shape_of(arrays, f"{block}/MlpBlock_0/Dense_0/kernel", 2)[1],
-        }
+        fields |= flax.sizes_of_block(arrays, f"{block}/")
         if names.is_tips:
             return fields | TIPS
         return fields | {
@@ -267,56 +246,42 @@ def _fields(
     if names.is_matrix:
         model = mapping(sidecars.open_clip, "model_cfg")
         metadata = mapping(model, "text_cfg")
-        _check_context(metadata.get("context_length", context), context)
+        check_sizes(metadata, [Key("context", "context_length")], fields, "text_cfg")
         clip.check_open_clip(metadata, "text_cfg", fields)
         clip.check_open_clip(model, "model_cfg", fields)
         return fields | _from_open_clip(model, metadata, sidecars, width, gelu)
     metadata = mapping(sidecars.config, "text_config")
-    _check_context(metadata.get("max_position_embeddings", context), context)
-    check_metadata(metadata, "text_config", {key: fields[field] for key, field in _TEXT_CONFIG.items()})
-    check_metadata(sidecars.config, "config.json", {"projection_dim": fields["projection"]})
+    check_sizes(metadata, (*_SIZES, _CONTEXT), fields, "text_config")
+    check_sizes(sidecars.config, [Key("projection", "projection_dim")], fields)
     return fields | _from_huggingface(sidecars.config, metadata, kind)
-
-
-def _check_context(metadata: Any, context: int) -> None:
-    """Raises ValueError if a JSON file says other lengths of texts than the table of positions has."""
-    if metadata != context:
-        given = printable(metadata, 60)
-        raise ValueError(f"The text length in the JSON file must be {context} for these arrays, but is {given}.")
 
 
 def _from_huggingface(config: Mapping[str, Any], metadata: Mapping[str, Any], kind: str) -> Fields:
     """Returns the fields that the `text_config` says, or that its class has where it says nothing."""
-    types = ("clip", "clip_text_model")
     if kind == "siglip":
-        types = ("siglip", "siglip_text_model", "siglip2", "siglip2_text_model")
-    value_in(config, "model_type", types)
-    gelu = "gelu_pytorch_tanh" if kind == "siglip" else "quick_gelu"
-    fields: Fields = {
-        "heads": _whole(metadata, "num_attention_heads", 12 if kind == "siglip" else 8),
-        "gelu": ACTIVATIONS[value_in(metadata, "hidden_act", ACTIVATIONS, gelu, "text_config")],
-        "layer_norm_epsilon": number(metadata, "layer_norm_eps", 1e-6 if kind == "siglip" else 1e-5),
-    }
-    if kind == "siglip":
-        return fields
-    end = _whole(metadata, "eos_token_id", 49407)
-    if end == 2:  # OpenAI's configs have this wrong id, for which transformers takes the largest one
-        return fields | {"causal": True, "pooling": "largest_id"}
-    return fields | {"causal": True, "pooling": "end_id", "end_id": end}
+        value_in(config, "model_type", ("siglip", "siglip_text_model", "siglip2", "siglip2_text_model"))
+        fields: Fields = {"heads": 12, "gelu": "tanh", "layer_norm_epsilon": 1e-6}
+        return fields | fields_in(huggingface.TOWER, metadata)
+    value_in(config, "model_type", ("clip", "clip_text_model"))
+    fields = {"heads": 8, "gelu": "quick", "layer_norm_epsilon": 1e-5, "causal": True}
+    end = metadata.get("eos_token_id", 49407)
+    # OpenAI's configs have the wrong id 2, for which transformers takes the largest one.
+    fields |= {"pooling": "largest_id"} if end == 2 else {"pooling": "end_id", "end_id": end}
+    return fields | fields_in(huggingface.TOWER, metadata)
 
 
 def _from_tips(sidecars: Sidecars, fields: Fields) -> Fields:
     """Returns the fields that the `text_config` of a TIPS says, or its authors' where it says nothing."""
     metadata = mapping(sidecars.config, "text_config")
     value_in(sidecars.config, "model_type", ["tipsv2"])
-    check_metadata(metadata, "text_config", {key: fields[field] for key, field in _TEXT_CONFIG.items()})
+    check_sizes(metadata, _SIZES, fields, "text_config")
     for key, value in {"hidden_act": "relu", "pad_token_id": 0, "scale_sqrt_depth": True}.items():
         value_in(metadata, key, [value], file="text_config")
     width = fields["width"]
     return TIPS | {
-        "context": _whole(metadata, "max_position_embeddings", _TIPS_CONTEXT),
-        "heads": _whole(metadata, "num_attention_heads", pytorch.HEADS.get(width, max(width // 64, 1))),
-        "layer_norm_epsilon": number(metadata, "layer_norm_eps", 1e-5),
+        "context": metadata.get("max_position_embeddings", _TIPS_CONTEXT),
+        "heads": metadata.get("num_attention_heads", pytorch.HEADS.get(width, max(width // 64, 1))),
+        "layer_norm_epsilon": metadata.get("layer_norm_eps", 1e-5),
     }
 
 
@@ -324,33 +289,24 @@ def _from_open_clip(
     model: Mapping[str, Any], metadata: Mapping[str, Any], sidecars: Sidecars, width: int, known: str | None
 ) -> Fields:
     """Returns the fields that open_clip's `text_cfg` (`metadata`) in its `model_cfg` says, or has by default."""
-    unknown = [key for key, value in metadata.items() if key not in _TEXT_CFG and value]
     tokens = mapping(metadata, "tokenizer_kwargs")
-    unknown += [f"tokenizer_kwargs.{key}" for key, value in tokens.items() if key not in _TOKENIZER_KEYS and value]
-    if "multimodal_cfg" in model or unknown:
-        key = unknown[0] if unknown else "multimodal_cfg"
-        value = printable(tokens.get(key.partition(".")[2], metadata.get(key, model.get(key))), 60)
-        raise ValueError(f"{key}={value} of the text tower in open_clip_config.json is not supported.")
-    if tokens.get("strip_sep_token"):
-        raise ValueError("strip_sep_token in open_clip_config.json (a CLIPA tokenizer) is not supported.")
+    unknown = {key: value for key, value in metadata.items() if key not in _TEXT_CFG}
+    unknown |= {f"tokenizer_kwargs.{key}": value for key, value in tokens.items() if key != "clean"}
+    unknown |= {key: value or "{}" for key, value in model.items() if key == "multimodal_cfg"}
+    for key, value in unknown.items():
+        if value:
+            what = f"{key}={printable(value, 60)} of the text tower in open_clip_config.json"
+            raise ValueError(f"{what} is not supported.")
     pooling = OPEN_CLIP_POOLINGS[value_in(metadata, "pool_type", OPEN_CLIP_POOLINGS, file="open_clip_config.json")]
     like = sidecars.like
     gelu = clip.gelu_of(sidecars, metadata, known if like is None or like.config is None else like.config.gelu)
     if gelu is None:
         raise ValueError(pytorch.UNKNOWN_GELU)
     return {
-        "heads": _whole(metadata, "heads", 8 if model else max(width // 64, 1)),
+        "heads": metadata.get("heads", 8 if model else max(width // 64, 1)),
         "gelu": gelu,
-        "layer_norm_epsilon": number(mapping(metadata, "norm_kwargs"), "eps", 1e-5),
+        "layer_norm_epsilon": mapping(metadata, "norm_kwargs").get("eps", 1e-5),
         "causal": not metadata.get("no_causal_mask", False),
         "pooling": pooling,
-        "end_id": _whole(metadata, "eos_id", 2) if pooling == "end_id" else None,
+        "end_id": metadata.get("eos_id", 2) if pooling == "end_id" else None,
     }
-
-
-def _whole(config: Mapping[str, Any], key: str, default: int) -> int:
-    """Returns the integer at a key of a config, or the default; ValueError for anything else, or less than 0."""
-    value = config.get(key, default)
-    if type(value) is not int or value < 0:
-        raise ValueError(f"{key} in the JSON file must be an integer from 0 on, but is {printable(value, 60)}.")
-    return value

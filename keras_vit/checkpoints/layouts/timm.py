@@ -14,10 +14,20 @@ from collections.abc import Callable, Collection, Mapping
 import numpy as np
 
 from keras_vit._arguments import printable
-from keras_vit.checkpoints.accounting import TABLE, Layout, Notice, Plan, Row, bounded, mixer_config, renamed, shape_of
+from keras_vit.checkpoints.accounting import (
+    TABLE,
+    Layout,
+    Notice,
+    Plan,
+    Row,
+    mixer_config,
+    renamed,
+    shape_of,
+    stages_of,
+)
 from keras_vit.checkpoints.files import Sidecars
-from keras_vit.checkpoints.layouts import clip, pytorch, timm_json
-from keras_vit.checkpoints.layouts.jsons import CLIP, HALF, IMAGENET, Fields, class_names, preparation, used_at
+from keras_vit.checkpoints.layouts import clip, jsons, pytorch, timm_json
+from keras_vit.checkpoints.layouts.jsons import Fields, class_names, used_at
 from keras_vit.checkpoints.layouts.pytorch import Family, Trunk, linear, norm, packed
 from keras_vit.checkpoints.layouts.timm_json import TimmMetadata, first
 from keras_vit.checkpoints.layouts.timm_json import sidecars as sidecars_of
@@ -26,6 +36,7 @@ from keras_vit.models import ViTConfig, convolutions
 
 _ANCHOR, _NAFLEX_ANCHOR = "patch_embed.proj.weight", "embeds.proj.weight"
 _MIXER_ANCHOR = "blocks.0.mlp_tokens.fc1.weight"
+_ANCHORS = (_NAFLEX_ANCHOR, _ANCHOR, _MIXER_ANCHOR)
 _TRUNK = "visual.trunk."
 _MODULES = (_TRUNK, "module.backbone.", "backbone.", "timm_model.", "module.")
 # What a self-distillation learns besides its backbone.
@@ -58,7 +69,6 @@ _CHOICES = {
 }
 _OWN_BIASES = ("attn.q_bias", "attn.k_bias", "attn.v_bias")
 _STEM = "patch_embed.backbone."
-_MOST_STAGES = 4  # every stage halves the image, and no such model has more
 
 # Architectures that compute something else than others with such arrays, by the first pattern that is found.
 _REFUSED = {
@@ -68,9 +78,6 @@ _REFUSED = {
 }
 # The grids in which Perception Encoders count places, where no `ref_feat_shape` says it.
 _PE_GRIDS = {r"vit_pe_core_base": (14, 14), r"vit_pe_core_(tiny|small|large)": (24, 24), r"vit_pe_": (32, 32)}
-
-
-# Rows
 
 
 def _rows(config: ViTConfig, family: Family | None, bare: bool = False) -> list[Row]:
@@ -141,112 +148,94 @@ def _mixer_rows(config: ViTConfig) -> list[Row]:
     return rows + (linear("head", "head", config.classes, width) if config.classes else [])
 
 
-# Reading
-
-
 def recognise(names: Collection[str], sidecars: Sidecars) -> bool:
     """Returns whether timm's patch embedding, its NaFlex's or its Mixer's, is among the arrays."""
-    return any(pytorch.prefixes_of(names, anchor) for anchor in (_ANCHOR, _NAFLEX_ANCHOR, _MIXER_ANCHOR))
+    return any(pytorch.prefixes_of(names, anchor) for anchor in _ANCHORS)
 
 
 def _config(
-    arrays: Mapping[str, StoredArray], sidecars: Sidecars, metadata: TimmMetadata, family: Family, of_text: bool
-) -> tuple[ViTConfig, Trunk]:
-    """Returns the config that arrays and JSON files tell, and its `Trunk` with warnings on all that was assumed."""
-    _refuse(arrays, family, metadata.architecture)
-    trunk = _trunk(arrays, sidecars, metadata, family)
+    arrays: Mapping[str, StoredArray], metadata: TimmMetadata, trunk: Trunk, family: Family, of_text: bool
+) -> tuple[ViTConfig, list[Notice]]:
+    """Returns the config that arrays and JSON files tell, and warnings on all that was assumed."""
     end, of_end = _end(arrays, metadata, family, trunk.fields, of_text)
     default = _default_preparation(metadata.architecture, trunk.fields, family)
     is_tested = metadata.test_size is not None and metadata.image_size is None
     prepared, of_pictures = timm_json.preparation_of(metadata, default, "test_crop_pct" if is_tested else "crop_pct")
     timm_json.check_arguments(metadata.arguments, trunk.fields)
-    warnings = [*trunk.warnings, *of_end, *of_pictures]
-    return ViTConfig(**{**trunk.fields, **end, **prepared}), dataclasses.replace(trunk, warnings=warnings)
+    return ViTConfig(**{**trunk.fields, **end, **prepared}), [*trunk.warnings, *of_end, *of_pictures]
 
 
 def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
     """Returns the plan by which a file in timm's names is read."""
-    is_naflex = bool(pytorch.prefixes_of(file, _NAFLEX_ANCHOR))
-    if not (is_naflex or pytorch.prefixes_of(file, _ANCHOR)):
-        return _plan_of_mixer(file, sidecars)
-    found = pytorch.collect(file, _NAFLEX_ANCHOR if is_naflex else _ANCHOR, _MODULES, _BESIDE)
-    arrays = renamed(found.arrays, lambda name: _CHUNK.sub(r"blocks.\1", name), "the number of a chunk of blocks")
-    of_text = f"{_PROJECTION}.weight" in arrays
-    arrays = renamed(arrays, lambda name: name.replace(f"{_PROJECTION}.", "head."))
-    kernel = arrays[_NAFLEX_ANCHOR if is_naflex else _ANCHOR]
-    found = pytorch.with_head(dataclasses.replace(found, arrays=arrays), kernel.shape[:1], "head")
+    anchor = next(anchor for anchor in _ANCHORS if pytorch.prefixes_of(file, anchor))
+    is_naflex, is_mixer = anchor == _NAFLEX_ANCHOR, anchor == _MIXER_ANCHOR
+    found = pytorch.collect(file, anchor, _MODULES, _BESIDE)
+    of_text = f"{_PROJECTION}.weight" in found.arrays
+    arrays = renamed(found.arrays, lambda name: name.replace(f"{_PROJECTION}.", "head."))
+    arrays = renamed(arrays, lambda name: _CHUNK.sub(r"blocks.\1", name), "the number of a chunk of blocks")
+    widths = arrays.get("stem.proj.weight" if is_mixer else anchor, arrays[anchor]).shape[:1]
+    found = pytorch.with_head(dataclasses.replace(found, arrays=arrays), widths, "head")
     arrays, metadata = found.arrays, timm_json.timm_metadata(sidecars, found.module == _TRUNK)
     is_teacher = found.module.endswith("backbone.")
     container = "teacher" if is_teacher else sidecars.container or found.outer.partition(".")[0]
     family = _NAFLEX if is_naflex else _family({*arrays, *found.unused}, container)
     if is_naflex and not metadata.architecture:  # its arrays tell it
         metadata = dataclasses.replace(metadata, architecture=timm_json.NAFLEX)
-    stored, trunk = _config(arrays, sidecars, metadata, family, of_text)
-    if not is_naflex:  # which has no size of its own
+    if is_mixer:
+        family, trunk = _TIMM, _mixer_trunk(arrays, metadata)
+    else:
+        _refuse(arrays, family, metadata.architecture)
+        trunk = _trunk(arrays, sidecars, metadata, family)
+    stored, warnings = _config(arrays, metadata, trunk, family, of_text)
+    used = None
+    if not (is_naflex or is_mixer):  # which have no size of their own, or one alone
         stored, *_ = used_at(stored, metadata.input_size or metadata.image_size, is_size=False)
-    size, patch, used, of_size = metadata.test_size, stored.image_size_of((1, 1)), None, []
+    size, patch = metadata.test_size, stored.image_size_of((1, 1))
     is_whole = size is not None and not (size[0] % patch[0] or size[1] % patch[1])
-    if is_whole and size != stored.image_size and metadata.image_size is None:
+    if is_whole and size != stored.image_size and metadata.image_size is None and not is_mixer:
         stored, used, of_size = used_at(stored, size)
+        warnings += of_size
+    bare = of_text and "head.bias" not in arrays
+    layout = dataclasses.replace(LAYOUT, rows=functools.partial(_rows, family=family, bare=bare))
+    if family.title != "timm":
+        layout = dataclasses.replace(layout, rewritten=Layout.rewritten)
+    if family.periods:
+        layout = dataclasses.replace(layout, computed=Layout.computed)
     return pytorch.plan_of(
         found,
+        trunk,
         _UNUSED,
         _BESIDE,
-        layout=_layout(family, of_text and "head.bias" not in arrays),
+        layout=layout,
         dialect=family.title,
         stored=stored,
-        arrays=arrays,
-        warnings=[*metadata.warnings, *trunk.warnings, *of_size],
+        warnings=[*metadata.warnings, *warnings],
         image_size=used,
-        is_grid_known=trunk.is_grid_known,
-        head=("head.bias", "head.weight"),
     )
 
 
-def _plan_of_mixer(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
-    """Returns the plan by which an MLP-Mixer in timm's names is read."""
-    found = pytorch.collect(file, _MIXER_ANCHOR, _MODULES, _BESIDE)
-    width = shape_of(found.arrays, "stem.proj.weight", 4)[0]
-    found = pytorch.with_head(found, [width], "head")
-    arrays, metadata = found.arrays, timm_json.timm_metadata(sidecars, False)
-    if metadata.architecture and "mixer" not in metadata.architecture:
-        name = printable(metadata.architecture, 100)
-        raise ValueError(f"The architecture must be an MLP-Mixer for these arrays, but is {name}.")
+def _mixer_trunk(arrays: Mapping[str, StoredArray], metadata: TimmMetadata) -> Trunk:
+    """Returns what arrays and JSON files tell of an MLP-Mixer up to its last normalisation."""
+    name = metadata.architecture
+    if name and "mixer" not in name:
+        raise ValueError(f"The architecture must be an MLP-Mixer for these arrays, but is {printable(name, 100)}.")
     width, channels, *patch = shape_of(arrays, "stem.proj.weight", 4)
     mixed, tokens = shape_of(arrays, _MIXER_ANCHOR, 2)
-    classes = shape_of(arrays, "head.weight", 2)[0] if "head.weight" in arrays else None
-    prepared, warnings = timm_json.preparation_of(
-        metadata, first(timm_json.PREPARATIONS, metadata.architecture or "mixer_"), "crop_pct"
-    )
     fields = {
         "patch_size": tuple(patch),
         "channels": channels,
         "width": width,
         "mlp_width": shape_of(arrays, "blocks.0.mlp_channels.fc1.weight", 2)[0],
         "tokens_mlp_width": mixed,
-        "classes": classes,
-        "class_names": class_names(metadata.labels, classes or 0) or None,
         "gelu": timm_json.known_by(metadata, width)["gelu"],
         "interpolation": "bicubic",
-        **prepared,
     }
-    stored = mixer_config(arrays, r"^blocks\.(\d+)\.", tokens, fields)
-    stored = stored.replace(pooling=_pooling(metadata, ("avg", "")) or "avg")
-    size = metadata.image_size or metadata.input_size
-    grid = (0, 0) if size is None else (size[0] // patch[0], size[1] // patch[1])
+    config = mixer_config(arrays, "blocks.", tokens, fields)
+    size = metadata.image_size or metadata.input_size or (0, 0)
+    grid = (size[0] // patch[0], size[1] // patch[1])
     if math.prod(grid) == tokens:
-        stored = stored.replace(image_size=stored.image_size_of(grid))
-    return pytorch.plan_of(
-        found,
-        "",
-        "",
-        layout=LAYOUT,
-        dialect="timm",
-        stored=stored,
-        warnings=[*metadata.warnings, *warnings],
-        is_grid_known=math.prod(grid) == tokens or stored.grid_size[0] == stored.grid_size[1],
-        head=("head.bias", "head.weight"),
-    )
+        config = config.replace(image_size=config.image_size_of(grid))
+    return Trunk(config.to_dict(), [], config.grid_size[0] == config.grid_size[1] or config.grid_size == grid)
 
 
 def _family(names: Collection[str], container: str) -> Family:
@@ -263,63 +252,51 @@ def _publisher(names: Collection[str], container: str) -> str:
     """Returns the title of who has published a file with these arrays, such as `"Facebook DINOv2"`, or `"timm"`."""
     has = names.__contains__
     bias = has("blocks.0.attn.qkv.bias")
-    if has("storage_tokens") or has("rope_embed.periods"):
-        return "Facebook DINOv3"
-    if has("register_tokens") or (has("mask_token") and has("blocks.0.ls1.gamma")):
-        return "Facebook DINOv2"
-    if any("decoder" in name for name in names):
-        return "Facebook MAE"
-    if has("blocks.0.gamma_1") and bias and has("pos_embed") and not has("norm_pre.weight"):
-        return "Facebook DeiT-III"
-    if container == "teacher":
-        return "Facebook DINO"
-    if container in ("target_encoder", "encoder"):
-        return "Facebook I-JEPA"
-    is_finetuned = container == "model" and has("cls_token") and has("fc_norm.weight") and bias
-    return "Facebook MAE" if is_finetuned else "timm"
+    titles = {
+        "DINOv3": has("storage_tokens") or has("rope_embed.periods"),
+        "DINOv2": has("register_tokens") or (has("mask_token") and has("blocks.0.ls1.gamma")),
+        "MAE": any("decoder" in name for name in names),
+        "DeiT-III": has("blocks.0.gamma_1") and bias and has("pos_embed") and not has("norm_pre.weight"),
+        "DINO": container == "teacher",
+        "I-JEPA": container in ("target_encoder", "encoder"),
+    }
+    title = next((title for title, is_so in titles.items() if is_so), None)
+    if title is None and container == "model" and has("cls_token") and has("fc_norm.weight") and bias:
+        title = "MAE"  # fine-tuned
+    return "timm" if title is None else f"Facebook {title}"
 
 
 def _refuse(arrays: Mapping[str, StoredArray], family: Family, architecture: str) -> None:
     """Raises ValueError where the names are known and the computation is another, by the arrays or the architecture."""
-    has = arrays.keys().__contains__
-    if family is _NAFLEX:
-        _refuse_naflex(arrays, architecture)
-        return
-    why = first(_REFUSED, architecture)
-    if why:
-        raise ValueError(f"{printable(architecture, 100)} is not supported, because it {why}.")
-    has_norm, after, token = has("norm.weight"), has("fc_norm.weight"), has("cls_token")
-    is_pe = _is_perception_encoder(arrays, architecture)
-    if is_pe and not has("norm_pre.weight"):
-        raise ValueError(f"The arrays are not those of {printable(architecture, 100)}: 'norm_pre.weight' is missing.")
-    if has("attn_pool.latent") and not has_norm and not is_pe:
-        raise ValueError("The file has 'attn_pool' without the array 'norm.weight', which is not supported.")
-    if shape_of(arrays, _ANCHOR, 4)[0] == 1792 and _has_separate_biases(arrays):
-        raise ValueError("EVA-02-E is not supported, because it normalises after each branch instead of before.")
+    has, name = arrays.keys().__contains__, printable(architecture, 100)
+    why, token = first(_REFUSED, architecture), has("cls_token")
     registers = any(map(has, _CHOICES["register_tokens"]))
-    if token and not (has("pos_embed") or registers or has("rope_embed.periods")):
-        raise ValueError("The file is a vit_*_rope_* ('cls_token' without 'pos_embed'), which is not supported.")
     biases = any(map(has, ("blocks.0.attn.qkv.bias", "blocks.0.attn.q_bias", "blocks.0.attn.q_proj.bias")))
-    if after and not (token or registers or biases):
-        raise ValueError(
-            "The file is a vit_*_rpn_* ('fc_norm' without 'cls_token'), whose blocks are not supported. Load another "
-            "ViT of timm."
-        )
-
-
-def _refuse_naflex(arrays: Collection[str], architecture: str) -> None:
-    """Raises ValueError for what is not a SigLIP 2 NaFlex but has the array of its patches."""
-    if architecture and not re.search(r"^naflexvit_\w+_siglip$", architecture):
-        raise ValueError(f"The model must be a naflexvit_*_siglip for this file, but is {printable(architecture, 60)}.")
-    if "attn_pool.latent" not in arrays or _NAFLEX.positions not in arrays:
-        raise ValueError("Of timm's NaFlex models only naflexvit_*_siglip is supported, but the file has another one.")
+    if family is _NAFLEX:
+        is_siglip = re.search(r"^naflexvit_\w+_siglip$", architecture) is not None
+        is_siglip = is_siglip and has("attn_pool.latent") and has(_NAFLEX.positions)
+        found = {"The file or its architecture is not a naflexvit_*_siglip": not is_siglip}
+    else:
+        is_pe = _is_perception_encoder(arrays, architecture)
+        is_pooled = has("attn_pool.latent") and not is_pe
+        is_large = shape_of(arrays, _ANCHOR, 4)[0] == 1792 and _has_separate_biases(arrays)
+        is_after = has("fc_norm.weight") and not (token or registers or biases)
+        is_placed = has("pos_embed") or registers or has("rope_embed.periods")
+        found = {
+            f"{name} {why}": why is not None,
+            f"The file lacks the array 'norm_pre.weight' of {name}": is_pe and not has("norm_pre.weight"),
+            "The file has 'attn_pool' without the array 'norm.weight'": is_pooled and not has("norm.weight"),
+            "The file is an EVA-02-E, which normalises after each branch": is_large,
+            "The file is a vit_*_rope_* ('cls_token' without 'pos_embed')": token and not is_placed,
+            "The file is a vit_*_rpn_* ('fc_norm' without 'cls_token')": is_after,
+        }
+    for what, is_so in found.items():
+        if is_so:
+            raise ValueError(f"{what}. Such a file is not supported: load another ViT of timm.")
 
 
 def _has_separate_biases(arrays: Collection[str]) -> bool:
     return "blocks.0.attn.q_bias" in arrays or "blocks.0.attn.q_proj.weight" in arrays
-
-
-# Configs
 
 
 def is_pe_of_open_clip(names: Collection[str]) -> bool:
@@ -417,15 +394,8 @@ def _stem_fields(arrays: Mapping[str, StoredArray]) -> Fields:
     """Returns the fields of the config that say which ResNet a file has; empty for a file without one."""
     if not any(re.match(rf"{_STEM}(stem|conv|norm|stages)\.", name) for name in arrays):
         return {}
-    pattern = rf"^{re.escape(_STEM)}stages\.(\d+)\.blocks\.(\d+)\."
-    units = {(int(s), int(u)) for s, u in re.findall(pattern, "\n".join(arrays), re.MULTILINE)}
-    count = 1 + max((stage for stage, _ in units), default=-1)
-    if count > _MOST_STAGES:
-        raise ValueError(f"The ResNet must have at most {_MOST_STAGES} stages, but the file has {count}.")
-    bounded(1 + max((unit for _, unit in units), default=0))
-    root = f"{_STEM}stem.conv.weight" if count else f"{_STEM}conv.weight"
-    width, channels, *_ = shape_of(arrays, root, 4)
-    stages = tuple(1 + max((unit for stage, unit in units if stage == s), default=0) for s in range(count))
+    stages = stages_of(arrays, rf"^{re.escape(_STEM)}stages\.(\d+)\.blocks\.(\d+)\.", first=0)
+    width, channels, *_ = shape_of(arrays, f"{_STEM}{'stem.' if stages else ''}conv.weight", 4)
     return {"stem_stages": stages, "stem_width": width, "stem_epsilons": "timm", "channels": channels}
 
 
@@ -442,7 +412,10 @@ def _end(
     arrays: Mapping[str, StoredArray], metadata: TimmMetadata, family: Family, trunk: Fields, of_text: bool
 ) -> tuple[Fields, list[Notice]]:
     """Returns the fields for what follows the blocks (`trunk` are the others), and warnings on what was assumed."""
-    has, pooling = arrays.keys().__contains__, _pooling(metadata, timm_json.POOLINGS)
+    has, pooling = arrays.keys().__contains__, None
+    if metadata.pooling is not None:
+        said = {"global_pool": metadata.pooling}
+        pooling = timm_json.POOLINGS[jsons.value_in(said, "global_pool", timm_json.POOLINGS, file="the JSON file")]
     special = has("cls_token") or trunk["register_tokens"] > 0
     pools_all = metadata.arguments.get("pool_include_prefix") is True
     fields: Fields = {}
@@ -456,7 +429,7 @@ def _end(
         averages = family.title == "timm" and trunk["rotary_embedding"] == "dinov3"
         mean = has("fc_norm.weight") or not has("cls_token") or averages or trunk["rotary_embedding"] == "pe"
         pooling = "avg" if mean else "token"
-        if not (has("fc_norm.weight") or has("head.weight") or has("dist_token")):
+        if not (has("fc_norm.weight") or has("head.weight") or has("dist_token") or trunk.get("tokens_mlp_width")):
             what = "the mean of the patches" if mean else "the class token"
             text = f"without config.json {what} is assumed to be the output"
             warnings.append(pytorch.assumption("pooling", text, metadata.architecture))
@@ -473,14 +446,6 @@ def _end(
     return {**fields, **head}, [*warnings, *of_head]
 
 
-def _pooling(metadata: TimmMetadata, known: Collection[str]) -> str | None:
-    """Returns the pooling that JSON files say, in our words, None for none; ValueError if it is not `known`."""
-    kind = metadata.pooling
-    if kind not in (None, *known):
-        raise ValueError(f"The pooling in the JSON file must be one of {[*known]}, but is {printable(kind, 60)}.")
-    return None if kind is None else timm_json.POOLINGS[kind]
-
-
 def _head(arrays: Mapping[str, StoredArray], metadata: TimmMetadata, of_text: bool) -> tuple[Fields, list[Notice]]:
     """Returns the fields that the array `head.weight` tells, of classes or a projection for texts; warnings."""
     out = shape_of(arrays, "head.weight", 2)[0]
@@ -495,17 +460,15 @@ def _head(arrays: Mapping[str, StoredArray], metadata: TimmMetadata, of_text: bo
 
 def _default_preparation(architecture: str, fields: Fields, family: Family) -> Fields:
     """Returns how images are prepared where no JSON file says it; `fields` tell it where no architecture is known."""
-    if architecture:
-        return first(timm_json.PREPARATIONS, architecture)
-    if fields["rotary_embedding"] == "pe":
-        return first(timm_json.PREPARATIONS, "vit_pe_")
-    if fields["pre_norm"] or fields["rotary_embedding"] == "eva02":
-        return preparation(CLIP, "shortest", 1.0)
-    if fields["rotary_embedding"] == "dinov3" or family.title == "Facebook DINOv2":
-        return preparation(IMAGENET, "shortest", 1.0)
-    if family.title != "timm" or fields["distillation_token"] or "layer_scale" in fields:
-        return preparation(IMAGENET, "shortest", 0.9)
-    return preparation(HALF, "shortest", 0.9)
+    rotary = fields["rotary_embedding"]
+    kinds = {
+        "vit_pe_": rotary == "pe",
+        "mixer_": bool(fields.get("tokens_mlp_width")),
+        "clip": fields["pre_norm"] or rotary == "eva02",
+        "dinov2": rotary == "dinov3" or family.title == "Facebook DINOv2",
+        "deit": family.title != "timm" or fields["distillation_token"] or "layer_scale" in fields,
+    }
+    return first(timm_json.PREPARATIONS, architecture or next((kind for kind, is_so in kinds.items() if is_so), ""))
 
 
 def _rewritten(config: ViTConfig, read: Callable[[str], np.ndarray]) -> tuple[ViTConfig, dict[str, np.ndarray]]:
@@ -521,20 +484,14 @@ def _rewritten(config: ViTConfig, read: Callable[[str], np.ndarray]) -> tuple[Vi
     return config.replace(position_embedding="learned_patches"), changed
 
 
-def _layout(family: Family | None = None, bare: bool = False) -> Layout:
-    """Returns the layout in the names of a family; None for timm's own. `bare`: projections have no bias there."""
-    stores_periods = family is not None and family.periods
-    return Layout(
-        "timm",
-        functools.partial(_rows, family=family, bare=bare),
-        recognise,
-        plan,
-        _rewritten if family is None or family.title == "timm" else lambda config, read: (config, {}),
-        computed=lambda config: {} if stores_periods else pytorch.computed_periods(config),
-        sidecars=sidecars_of,
-        needs=timm_json.needs,
-        advice="Pass like=... (a variant or a timm model name), or put config.json beside the file.",
-    )
-
-
-LAYOUT = _layout()
+LAYOUT = Layout(
+    "timm",
+    functools.partial(_rows, family=None),
+    recognise,
+    plan,
+    _rewritten,
+    computed=pytorch.computed_periods,
+    sidecars=sidecars_of,
+    needs=timm_json.needs,
+    advice="Pass like=... (a variant or a timm model name), or put config.json beside the file.",
+)

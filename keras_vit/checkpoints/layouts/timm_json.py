@@ -10,7 +10,7 @@ from keras_vit.checkpoints.accounting import Notice
 from keras_vit.checkpoints.files import Sidecars
 from keras_vit.checkpoints.layouts import jsons
 from keras_vit.checkpoints.layouts.jsons import HALF, Fields, Key, as_is, preparation
-from keras_vit.checkpoints.layouts.pytorch import UNPREPARED, assumption, is_naflex, mlp_ratio, one_or_two
+from keras_vit.checkpoints.layouts.pytorch import UNPREPARED, assumption, is_naflex, mlp_ratio
 from keras_vit.models import ViTConfig
 
 # What `model_args` say and no array tells.
@@ -25,10 +25,10 @@ ARGUMENTS = (
     ),
 )
 _GRID = Key("rotary_grid", "ref_feat_shape", list, lambda key, value: jsons.image_size_in(value))
-_OF_PE = (Key("pooling_heads", "attn_pool_num_heads", read=jsons.integer_in), _GRID)
+_OF_PE = (Key("pooling_heads", "attn_pool_num_heads", read=as_is), _GRID)
 READ = (*ARGUMENTS, *_OF_PE)
 _SIZES = (
-    *(Key("patch_size", "patch_size", one_or_two), Key("channels", "in_chans"), Key("width", "embed_dim")),
+    *(Key("patch_size", "patch_size", jsons.one_or_two), Key("channels", "in_chans"), Key("width", "embed_dim")),
     *(Key("depth", "depth"), Key("class_token", "class_token")),
     Key("attention_bias", "qkv_bias", lambda value: value != "none"),
 )
@@ -64,9 +64,6 @@ _MIXERS = {
     for letter, size in {"s": (8, 512), "b": (12, 768), "l": (24, 1024)}.items()
     for patch in (16, 32)
 }
-
-
-# Reading
 
 
 @dataclasses.dataclass(frozen=True)
@@ -192,9 +189,6 @@ def preparation_of(metadata: TimmMetadata, default: Fields, crop_key: str) -> tu
     return jsons.preparation_in(metadata.published, default, crop_key=crop_key), warnings
 
 
-# Writing
-
-
 def is_eva(config: ViTConfig) -> bool:
     """Returns whether a model is of timm's class `Eva` and not of its `VisionTransformer`."""
     is_gated_and_normed = config.attention_norm and config.mlp.startswith("swiglu")
@@ -265,12 +259,11 @@ def _made_with(config: ViTConfig) -> tuple[str, dict[str, Any], str]:
         ratios = [mlp_ratio(hidden, width) for hidden in (config.tokens_mlp_width, config.mlp_width)]
         return _MIXERS[key], {"in_chans": config.channels, "mlp_ratio": ratios}, "stem.proj"
     hidden = 2 * config.mlp_width if config.mlp == "swiglu" and not is_eva(config) else config.mlp_width
-    arguments = {key.key: key.write(getattr(config, key.field)) for key in (*_SIZES, ARGUMENTS[0], ARGUMENTS[2])}
-    arguments["mlp_ratio"] = mlp_ratio(hidden, width)
+    arguments = jsons.written((*_SIZES, ARGUMENTS[0], ARGUMENTS[2]), config) | {"mlp_ratio": mlp_ratio(hidden, width)}
     if is_naflex(config):
         return NAFLEX, arguments | {"pos_embed_grid_size": list(config.grid_size)}, "embeds.proj"
     architecture, keys = _class_of(config)
-    arguments |= {key.key: key.write(getattr(config, key.field)) for key in keys}
+    arguments |= jsons.written(keys, config)
     kind = config.position_embedding  # timm's table has no rows for registers, or none but the patches'
     only_patches = kind == "learned_patches" or (kind == "learned_without_registers" and config.register_tokens > 0)
     arguments["no_embed_class"] = only_patches and config.prefix_tokens > 0

@@ -27,15 +27,7 @@ AUTHORS = Family(
     preparation=preparation(jsons.NONE, "squash", 1.0, "bilinear_pillow"),
 )
 _TRANSFORMERS = dataclasses.replace(
-    AUTHORS,
-    patches="embeddings.patch_embeddings.projection",
-    class_token="embeddings.cls_token",
-    register_tokens="embeddings.register_tokens",
-    positions="embeddings.position_embeddings",
-    blocks="encoder.layer.",
-    attention=tuple(f"attention.{letter}_proj" for letter in "qkvo"),
-    scales=("layer_scale1.lambda1", "layer_scale2.lambda1"),
-    norm="layernorm",
+    AUTHORS, **pytorch.TRANSFORMERS, attention=tuple(f"attention.{letter}_proj" for letter in "qkvo")
 )
 _HUB = "vision_encoder."
 _MODULES = (_HUB, "vision_model.")
@@ -55,9 +47,6 @@ _SCENIC_PREPARATION = preparation(jsons.NONE, "squash", 1.0, "bilinear_antialias
 _SCENIC = "encoder/"
 _SCENIC_TOKENS = f"{_SCENIC}ToTokenSequence_0/"
 _SCENIC_BLOCKS = f"{_SCENIC}transformer/encoderblock_"
-
-
-# Rows
 
 
 def rows(config: ViTConfig, family: Family | None = None, hub: bool = False) -> list[Row]:
@@ -82,8 +71,7 @@ def _scenic_rows(config: ViTConfig) -> list[Row]:
     ]
     for i in range(config.depth):
         name, path = f"{_SCENIC_BLOCKS}{i}/", f"block_{i}/"
-        found += flax.norm_rows(f"{name}LayerNorm_0", f"{path}norm1", width)
-        block = flax.attention_and_mlp_rows(name, "LayerNorm_1", path, "norm2", config)
+        block = flax.block_rows(name, path, config)
         if config.mlp == "swiglu":
             block = [row for row in block if "/MlpBlock_0/" not in row.name]
             gated = f"{name}FFNSwiGluFused_0/Dense_"
@@ -92,9 +80,6 @@ def _scenic_rows(config: ViTConfig) -> list[Row]:
             block += flax.dense_rows(f"{gated}2", f"{path}mlp/fc2", config.mlp_width, width)
         found += block
     return found + flax.norm_rows(f"{_SCENIC}encoder_norm", "encoder_norm", width)
-
-
-# Reading
 
 
 def recognise(names: Collection[str], sidecars: Sidecars) -> bool:
@@ -119,33 +104,24 @@ def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
         metadata = {**metadata["vision_config"], "model_type": metadata.get("model_type")}
     if metadata.get("model_type") is not None:
         jsons.value_in(metadata, "model_type", TYPES)
-    for token in (family.class_token, family.register_tokens):
-        if shape_of(arrays, token, 3)[1] != 1:
-            raise ValueError(f"The array {token!r} must have one row (TIPS), but its shape is {arrays[token].shape}.")
+    shape = shape_of(arrays, family.register_tokens, 3)
+    if shape[1] != 1:
+        raise ValueError(f"{family.register_tokens!r} must have one row (TIPS), but its shape is {shape}.")
     size = jsons.image_size_in(metadata.get("image_size"))
     trunk = pytorch.trunk_of(
         arrays, sidecars, family, size=size, heads=metadata.get("num_attention_heads"), is_named=True
     )
-    gated = trunk.fields["mlp"] == "swiglu"
-    if not gated:
+    if trunk.fields["mlp"] != "swiglu":
         jsons.value_in(metadata, "hidden_act", ["gelu"])
-    sizes = {"hidden_size": "width", "num_hidden_layers": "depth", "patch_size": "patch_size"}
-    jsons.check_metadata(metadata, "config.json", {key: trunk.fields[field] for key, field in sizes.items()})
-    prepared = family.preparation
-    if sidecars.preprocessor is not None:
-        prepared = jsons.transformers_preparation(sidecars.preprocessor, prepared)
-    stored = ViTConfig(
-        **trunk.fields,
-        gelu="exact",
-        layer_norm_epsilon=jsons.number(metadata, "layer_norm_eps", 1e-6),
-        layer_scale=jsons.number(metadata, "layerscale_value", 1.0),
-        pooling="token",
-        **prepared,
-    )
+    jsons.check_sizes(metadata, jsons.SIZES, trunk.fields)
+    fields = trunk.fields | jsons.transformers_preparation(sidecars.preprocessor or {}, family.preparation)
+    fields |= {"gelu": "exact", "pooling": "token", "layer_scale": metadata.get("layerscale_value", 1.0)}
+    stored = ViTConfig(**fields, layer_norm_epsilon=jsons.number(metadata, "layer_norm_eps", 1e-6))
     stored, used, of_size = jsons.used_at(stored, jsons.transformers_size(sidecars.preprocessor or {}))
     is_hub = bool(found.module) or bool(metadata)
     return pytorch.plan_of(
         found,
+        trunk,
         _UNUSED,
         _BESIDE,
         layout=dataclasses.replace(HUGGINGFACE if is_hub else LAYOUT, rows=functools.partial(rows, family=family)),
@@ -153,7 +129,6 @@ def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
         stored=stored,
         warnings=[*trunk.warnings, *of_size],
         image_size=used,
-        is_grid_known=trunk.is_grid_known,
     )
 
 
@@ -162,16 +137,13 @@ def plan_of_scenic(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
     arrays = {name: array for name, array in file.items() if name.startswith(_SCENIC)}
     height, width, channels, hidden = shape_of(arrays, f"{_SCENIC_TOKENS}embedding/kernel", 4)
     _, grid_rows, columns, _ = shape_of(arrays, f"{_SCENIC_TOKENS}posembed_input", 4)
-    gate, block = f"{_SCENIC_BLOCKS}0/FFNSwiGluFused_0/Dense_0/kernel", f"{_SCENIC_BLOCKS}0/"
-    gated = gate in arrays
-    numbers = [name.removeprefix(_SCENIC_BLOCKS).partition("/")[0] for name in arrays if _SCENIC_BLOCKS in name]
+    gated = f"{_SCENIC_BLOCKS}0/FFNSwiGluFused_0/Dense_0/kernel" in arrays
     stored = ViTConfig(
         image_size=(grid_rows * height, columns * width),
         patch_size=(height, width),
         width=hidden,
-        depth=accounting.bounded(1 + max((int(text) for text in numbers if text.isdecimal()), default=0)),
-        heads=shape_of(arrays, f"{block}MultiHeadDotProductAttention_0/query/kernel", 3)[1],
-        mlp_width=shape_of(arrays, gate if gated else f"{block}MlpBlock_0/Dense_0/kernel", 2)[1],
+        depth=accounting.depth_of(arrays, _SCENIC_BLOCKS),
+        **flax.sizes_of_block(arrays, f"{_SCENIC_BLOCKS}0/", "FFNSwiGluFused_0" if gated else "MlpBlock_0"),
         channels=channels,
         mlp="swiglu" if gated else "plain",
         gelu="exact" if gated else "tanh",
@@ -190,9 +162,6 @@ def plan_of_scenic(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
         unused=sorted(file.keys() - arrays.keys()),
         warnings=[warning],
     )
-
-
-# Writing
 
 
 def is_tips(config: ViTConfig) -> bool:
