@@ -339,6 +339,10 @@ def test_what_is_said_of_the_backbone_is_used_or_refused(golden, written):
         config = {"model_type": "depth_anything", "backbone_config": {**backbone, "out_indices": None, key: 4}}
         with pytest.raises(ValueError, match="must be four numbers of blocks"):
             keras_vit.inspect_checkpoint(written(arrays_of(folder / "model.safetensors"), "x.npz", config=config))
+    files = {name: json.loads((folder / f"{name}.json").read_text()) for name in ("config", "preprocessor_config")}
+    files["preprocessor_config"] |= {"image_mean": [0.1, 0.2, 0.3], "size": 28}
+    config = open_checkpoint(written(arrays_of(folder / "model.safetensors"), "x.npz", **files)).config
+    assert (config.picture_size, config.backbone.pixel_mean) == ((28, 28), (0.1, 0.2, 0.3))
     long = (1, rows * columns)
     assert keras_vit.inspect_checkpoint(folder, grid_size=long).config.backbone.grid_size == long
 
