@@ -260,6 +260,25 @@ def test_every_family_has_its_factories():
         assert variant in getattr(keras_vit, keras_vit.models.factory_name(variant)).__doc__
 
 
+@pytest.mark.parametrize("filter", ["bicubic", "bilinear_pillow"])
+@pytest.mark.parametrize(("resize", "crop_ratio"), [("squash", 1.0), ("shortest", 0.9), ("squash", 224 / 256)])
+@pytest.mark.once
+def test_pictures_are_resized_as_pillow_does(filter, resize, crop_ratio):
+    Image = pytest.importorskip("PIL.Image")
+    pipeline = keras_vit.preprocessing.Pipeline((96, 64), resize=resize, crop_ratio=crop_ratio, filter=filter)
+    least = [int(n / crop_ratio + 1e-6) for n in (96, 64)]
+    method = {"bicubic": Image.Resampling.BICUBIC, "bilinear_pillow": Image.Resampling.BILINEAR}[filter]
+    for shape in ((150, 230), (301, 187), (20, 30)):
+        pixels = np.random.default_rng(0).integers(0, 256, (*shape, 3), dtype="uint8")
+        height, width = least
+        if resize == "shortest":
+            scale = max(least[0] / shape[0], least[1] / shape[1])
+            height, width = max(least[0], round(shape[0] * scale)), max(least[1], round(shape[1] * scale))  # as timm
+        wanted = np.asarray(Image.fromarray(pixels).resize((width, height), method), "f4")
+        top, left = round((height - 96) / 2), round((width - 64) / 2)
+        np.testing.assert_array_equal(pipeline.resized(pixels)[0], wanted[top : top + 96, left : left + 64])
+
+
 @pytest.mark.once
 def test_crops_begin_where_the_publisher_begins():
     """Half of an odd rest: 0.5, 1.5 and 2.5 become 0, 2 and 2 for timm and open_clip, 0, 1 and 2 for transformers."""
