@@ -81,6 +81,12 @@ def check_choice(name: str, value: object, choices: tuple[object, ...]) -> None:
         raise ValueError(f"{name} must be one of {choices}, but {value!r} was given.")
 
 
+def check_type(name: str, value: object, kinds: type | tuple[type, ...], expected: str) -> None:
+    """Raises TypeError, which says what was `expected`, unless the argument `name` is of one of these classes."""
+    if not isinstance(value, kinds):
+        raise TypeError(f"{name} must be {expected}, but {type(value).__name__} was given.")
+
+
 def to_numpy(values: Any) -> np.ndarray:
     """Returns a tensor of any framework, an array or lists as a NumPy array, without a copy where that is possible."""
     # bfloat16, which NumPy lacks, becomes float32; the bytes of a number come in the order of the machine, as

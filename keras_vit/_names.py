@@ -108,13 +108,6 @@ PACKAGES: dict[str, dict[str, str]] = {
         "keras_vit.data.tables": "LabelTable open_table",
         "keras_vit.data.views": "ViewAugmentation",
     },
-    "keras_vit.depth": {
-        "keras_vit.depth.estimating": "Depth DepthErrors depth_errors estimate mean_depth_errors plot",
-    },
-    "keras_vit.detection": {
-        "keras_vit.detection.detecting": "Detection detect plot suppressed",
-        "keras_vit.detection.metrics": "MeanAP MeanAPResult evaluate",
-    },
     "keras_vit.export": {
         "keras_vit.export.exporting": "ExportOptions ExportReport TOLERANCES export",
     },

@@ -203,7 +203,7 @@ class DetectorConfig(NamedClasses):
 
 # Depth
 
-# How pictures are brought to a model, and depth back to the picture's size: by name in `keras_vit.depth.estimating`.
+# How pictures are brought to a model, and depth back to the picture's size: by name in `keras_vit.depth`.
 _PICTURES = ("depth_anything", "depth_anything_transformers", "dinov2")
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from keras_vit._arguments import check_choice, pair, require_packages, to_numpy, warn_caller
 from keras_vit._files import expanded_path
-from keras_vit._options import OneOf, Options, Pair, Part, Several, Whole
+from keras_vit._options import GIVEN, PART, OneOf, Options, Pair, Part, Several, Whole, option, refuse
 from keras_vit.interpolation import AREA, FILTERS, METHODS, filtered, resampled, torchvision_resized
 
 if TYPE_CHECKING:
@@ -74,10 +74,8 @@ class Pipeline(Options):
         for name, given, least in (("mean", self.mean, -np.inf), ("std", self.std, 0.0)):
             values = np.asarray(given, "float64")
             if values.ndim > 1 or not values.size or not np.all(np.isfinite(values) & (values > least)):
-                raise ValueError(
-                    f"pixel_{name} must be a finite number{' above 0' if name == 'std' else ''}, or one for each "
-                    f"channel, but {given!r} was given."
-                )
+                wanted = f"a finite number{' above 0' if name == 'std' else ''}, or one for each channel"
+                raise ValueError(f"pixel_{name} must be {wanted}, but {given!r} was given.")
 
     def __call__(self, images: Any, channels: int = 3, *, normalize: bool = True) -> Any:
         """Returns the model's input: float32 `(batch, *image_size, channels)`; pixels of 0..255 unless `normalize`.
@@ -192,17 +190,21 @@ def load_image(
     """
     check_choice("resize", resize, tuple(RESIZES))
     check_choice("interpolation", interpolation, tuple(METHODS))
-    if resize == "squash" and crop_fraction is not None:
-        raise ValueError(f'resize="squash" does not crop: leave crop_fraction={crop_fraction!r} out.')
-    if resize != "squash" and interpolation != "bilinear":
-        raise ValueError(f"resize={resize!r} has its own interpolation. Leave interpolation={interpolation!r} out.")
-    if crop_fraction is not None and not 0 < crop_fraction <= 1:
-        raise ValueError(f"crop_fraction must lie in (0, 1], but {crop_fraction!r} was given.")
     size = None if image_size is None else pair("image_size", image_size)
-    if size is None and (resize, interpolation) != ("squash", "bilinear"):
-        raise ValueError(f"resize={resize!r} and interpolation={interpolation!r} need a size. Pass image_size.")
+    given = {"resize": resize, "interpolation": interpolation, "crop_fraction": crop_fraction}
+    refuse(_OF_RESIZES, given, {"image_size": size, "resize": resize})
+    if crop_fraction is not None:
+        PART("crop_fraction", crop_fraction)
     pixels = _read_rgb(file, orient)
     return pixels if size is None else resize_and_crop(pixels, size, resize, interpolation, crop_fraction)
+
+
+# Options of `load_image` that are not used in all cases.
+_OF_RESIZES = {
+    "resize": option("squash", when={"image_size": GIVEN}),
+    "interpolation": option("bilinear", when={"image_size": GIVEN, "resize": ("squash",)}),
+    "crop_fraction": option(when={"resize": ("big_vision", "timm")}),
+}
 
 
 def is_file(source: Any) -> bool:
@@ -215,12 +217,9 @@ def is_file(source: Any) -> bool:
 
 @contextlib.contextmanager
 def _opened(file: Any) -> Iterator[Any]:
-    """Yields the open file of a path, or the given file object or PIL image; errors of content become ValueError."""
     if not is_file(file):
-        raise TypeError(
-            f"file must be a path, a binary file object or a PIL image, but {type(file).__name__} was given. To scale "
-            "arrays, use resize_images."
-        )
+        given = f"{type(file).__name__} was given. To scale arrays, use resize_images."
+        raise TypeError(f"file must be a path, a binary file object or a PIL image, but {given}")
     is_path = isinstance(file, (str, os.PathLike))
     if is_path and "://" in str(file):
         raise ValueError(f"file must be a local path, but {file!r} was given. Download it with keras.utils.get_file.")
@@ -231,9 +230,8 @@ def _opened(file: Any) -> Iterator[Any]:
         except (MemoryError, ImportError):
             raise
         except Exception as error:  # Decoders raise errors of many kinds on damaged data.
-            called = (
-                repr(str(file)) if is_path else "The given file object" if hasattr(file, "read") else "The given image"
-            )
+            called = "The given file object" if hasattr(file, "read") else "The given image"
+            called = repr(str(file)) if is_path else called
             hint = "" if isinstance(error, OtherPixels) else " The file may be damaged."
             raise ValueError(f"{called} could not be read as a picture: {error}.{hint}") from error
 
@@ -334,10 +332,8 @@ def read_channels(file: Any, channels: int) -> np.ndarray:
             if tag is not None and pixels.dtype.kind in "if":  # 0 of pixels without a sign may be black
                 nothing |= pixels == float(tag.value)
             if nothing.any():
-                raise OtherPixels(
-                    f"{nothing.mean():.2%} of its values stand for no data (NaN, infinite, or marked in the file); "
-                    "fill them first, or leave the file out"
-                )
+                found = f"{nothing.mean():.2%} of its values stand for no data (NaN, infinite, or marked in the file)"
+                raise OtherPixels(f"{found}; fill them first, or leave the file out")
         else:
             from PIL import Image
 
@@ -357,10 +353,16 @@ def read_picture(picture: Any, channels: int = 3) -> np.ndarray:
     pixels = read_channels(picture, channels) if is_file(picture) else picture
     pixels = check_pixels(pixels, channels, name="picture")
     if pixels.ndim != 3 or not pixels.size or pixels.shape[2] != channels:
-        raise ValueError(
-            f"picture must be one picture (height, width, {channels}), with pixels, but the shape {pixels.shape} "
-            "was given."
-        )
+        raise ValueError(f"picture must be one picture (height, width, {channels}), with pixels, not {pixels.shape}.")
+    return pixels
+
+
+def picture_to_draw(picture: Any, size: tuple[int, ...] | None = None) -> np.ndarray:
+    """A picture of three channels as bytes, to draw on it what was found in a picture of this size."""
+    pixels = read_picture(picture).clip(0, 255).astype("uint8")
+    if size not in (None, pixels.shape[:2]):
+        given = " x ".join(map(str, pixels.shape[:2]))
+        raise ValueError(f"picture must be that of the result, {size[0]} x {size[1]} pixels, but it has {given}.")
     return pixels
 
 
@@ -400,13 +402,11 @@ def check_mode(image: "Image.Image") -> None:
     if 0 in image.size:
         raise ValueError("it has no pixels")
     if image.mode in ("I", "F"):
-        raise OtherPixels(
-            f"mode {image.mode!r} (fractions or signed integers) has no defined white; scale pixels to 0..255 first"
-        )
+        kind = f"mode {image.mode!r} (fractions or signed integers)"
+        raise OtherPixels(f"{kind} has no defined white; scale pixels to 0..255 first")
 
 
 def _rgb(image: "Image.Image") -> np.ndarray:
-    """Returns a PIL image as uint8 `(height, width, 3)`; ValueError as `check_mode`."""
     check_mode(image)
     if image.mode.startswith("I;16"):  # Pillow would clip to 255; TensorFlow's decoder keeps the upper byte.
         grey = (np.asarray(image) >> 8).astype("uint8")
@@ -430,7 +430,6 @@ def normalized(images: Any, mean: float | Sequence[float], std: float | Sequence
 
 
 def _in_grey_levels(value: float | Sequence[float]) -> Any:
-    """Returns 255 times a value: a number, which any tensor takes, where it is the same for all channels."""
     levels = 255 * np.asarray(value, "float64")
     return float(levels.flat[0]) if np.all(levels == levels.flat[0]) else levels.astype("float32")
 
@@ -496,10 +495,8 @@ def check_shape_and_dtype(tensor: Any, channels: int | None = 3, name: str = "im
     hint = hints.get(last, "") if channels == 3 and len(shape) in (3, 4) else ""
     if rows == channels:
         hint = " The channels seem to come first: move them with numpy.moveaxis(images, -3, -1)."
-    raise ValueError(
-        f"{name} must have shape (batch, height, width, {channels}) or (height, width, {channels}), but {shape} "
-        f"was given.{hint}"
-    )
+    wanted = f"(batch, height, width, {channels}) or (height, width, {channels})"
+    raise ValueError(f"{name} must have shape {wanted}, but {shape} was given.{hint}")
 
 
 def _as_numbers(images: Any, name: str = "images") -> np.ndarray:
@@ -508,16 +505,12 @@ def _as_numbers(images: Any, name: str = "images") -> np.ndarray:
         images = to_numpy(images)
     except Exception as error:  # Each framework has its own for tensors that have no values yet.
         if hasattr(images, "dtype"):
-            raise TypeError(
-                f"{name} must have values, but a symbolic tensor was given. Preprocess before the model or compiled "
-                "function, or build the model with include_preprocessing=True."
-            ) from error
+            advice = "Preprocess before the model, or build it with include_preprocessing=True."
+            raise TypeError(f"{name} must have values, but a symbolic tensor was given. {advice}") from error
         if not isinstance(error, ValueError):
             raise
-        raise ValueError(
-            f"{name} must be equally large to form a batch, but they differ. Resize each with load_image(file, "
-            "image_size) or resize_images(image, image_size)."
-        ) from error
+        advice = "Resize each with load_image(file, image_size) or resize_images(image, image_size)."
+        raise ValueError(f"{name} must be equally large to form a batch, but they differ. {advice}") from error
     check_shape_and_dtype(images, None, name)
     return images
 
@@ -530,9 +523,8 @@ def resize_images(images: Any, image_size: int | tuple[int, int], interpolation:
     """
     images = _as_numbers(images)
     if images.ndim not in (3, 4) or 0 in images.shape[-3:-1]:
-        raise ValueError(
-            f"images must have shape ([batch,] height, width, channels), with pixels, but {images.shape} was given."
-        )
+        wanted = "([batch,] height, width, channels), with pixels"
+        raise ValueError(f"images must have shape {wanted}, but {images.shape} was given.")
     return resampled(images, pair("image_size", image_size), interpolation)
 
 
@@ -565,7 +557,6 @@ def resize_and_crop(
 
 
 def _centre(images: np.ndarray, size: tuple[int, int], whole: Callable[[float], int] = round) -> np.ndarray:
-    """Returns the centre, of a size, of images `(..., height, width, channels)` that are as large; a view."""
     top, left = (whole((have - keep) / 2) for have, keep in zip(images.shape[-3:-1], size, strict=True))
     return images[..., top : top + size[0], left : left + size[1], :]
 

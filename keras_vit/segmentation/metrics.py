@@ -10,13 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from keras_vit._arguments import check_class_names, to_numpy, whole_number
+from keras_vit._arguments import check_class_names, check_type, to_numpy, whole_number
 from keras_vit._processes import connect
 from keras_vit._terminal import ClassesResult, Column, ProgressBar, Table, TableResult, make_table
 from keras_vit.data import ImageStream, MaskedImages, open_data, open_masks
 from keras_vit.data.masks import names_beside
-from keras_vit.models import EoMT, LinearSegmenter
-from keras_vit.segmentation.segmenting import Segmentation, check_classes, segment
+from keras_vit.segmentation.segmenting import SEGMENTERS, Segmentation, check_classes, segment
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -96,8 +95,7 @@ class MeanIoU:
     def __init__(self, classes: int, ignore: int | None = 255, class_names: Sequence[str] | None = None) -> None:
         names, _ = check_class_names(class_names, whole_number("classes", classes, 1))
         self.classes, self.class_names = int(classes), None if names is None else tuple(names)
-        if ignore is not None and not isinstance(ignore, numbers.Integral):
-            raise ValueError(f"ignore must be an integer or None, but {ignore!r} was given.")
+        check_type("ignore", ignore, (numbers.Integral, type(None)), "an integer or None")
         self.ignore = None if ignore is None else int(ignore)
         self._pictures = 0
         self._counts = np.zeros((3, self.classes), "int64")  # intersection, predicted, labelled
@@ -117,16 +115,10 @@ class MeanIoU:
             if values.dtype.kind not in "iub":
                 raise TypeError(f"{name} must be a map of classes, which are integers, but it is {values.dtype}.")
             if values.ndim not in (2, 3) or not values.size:
-                raise ValueError(
-                    f"{name} must be (height, width) or (batch, height, width), with pixels, but the shape "
-                    f"{values.shape} was given."
-                )
+                wanted = "(height, width) or (batch, height, width), with pixels"
+                raise ValueError(f"{name} must be {wanted}, but the shape {values.shape} was given.")
         predicted, labelled = maps.values()
-        if predicted.shape != labelled.shape:
-            raise ValueError(
-                f"prediction and label must be equally large, but the shapes {predicted.shape} and {labelled.shape} "
-                "were given. Predict at the size of the label: that is what mIoU is measured at."
-            )
+        _check_sizes(predicted, labelled)
         pictures = len(labelled) if labelled.ndim == 3 else 1
         if self.ignore is not None:
             counts = labelled != self.ignore
@@ -145,6 +137,12 @@ class MeanIoU:
         processes = connect(distribution)
         pictures = int(processes.total(np.int64(self._pictures)))
         return MeanIoUResult(pictures, *processes.total(self._counts), class_names=self.class_names)
+
+
+def _check_sizes(prediction: np.ndarray, label: np.ndarray) -> None:
+    if prediction.shape != label.shape:
+        shapes = f"the shapes {prediction.shape} and {label.shape} were given"
+        raise ValueError(f"prediction and label must be equally large, but {shapes}. Predict at the size of the label.")
 
 
 def mean_iou(
@@ -200,9 +198,7 @@ def evaluate(
         >>> segmentation.evaluate(segmenter, masks, progress=False).pictures
         4
     """
-    if not isinstance(model, (EoMT, LinearSegmenter)):
-        kind = type(model).__name__
-        raise TypeError(f"model must be a segmentation model, EoMT or LinearSegmenter, but {kind} was given.")
+    check_type("model", model, SEGMENTERS, "a segmentation model, EoMT or LinearSegmenter")
     if isinstance(data, ImageStream):
         if reduce_zero_label:
             raise ValueError("reduce_zero_label applies to folders and lists, not to a stream. Leave it out.")
@@ -217,10 +213,8 @@ def evaluate(
             metric.add(segment(model, picture, task="semantic").map, label)
         result = metric.result(distribution)
     if not result.labelled.any():
-        raise ValueError(
-            f"All pixels of the masks have the ignored class {ignore}, so there is nothing to measure. Check the "
-            "masks, or pass another ignore=."
-        )
+        found = f"All pixels of the masks have the ignored class {ignore}"
+        raise ValueError(f"{found}, so there is nothing to measure. Check the masks, or pass another ignore=.")
     return result
 
 
@@ -377,17 +371,11 @@ class PanopticQuality:
                 sizes differ, a class or an id does not exist, or `background` is the id of a segment.
         """
         if not isinstance(prediction, Segmentation) or prediction.task != "panoptic":
-            raise TypeError(
-                f"prediction must be what segment(task='panoptic') returns, but {prediction!r:.80} was given."
-            )
+            raise TypeError(f"prediction must be what segment(task='panoptic') returns, not {prediction!r:.80}.")
         labels = to_numpy(label)
         if labels.dtype.kind not in "iu":
             raise TypeError(f"label must be a map of ids, which are integers, but it is {labels.dtype}.")
-        if labels.shape != prediction.map.shape:
-            raise ValueError(
-                f"prediction and label must be equally large, but the shapes {prediction.map.shape} and "
-                f"{labels.shape} were given."
-            )
+        _check_sizes(prediction.map, labels)
         guesses = {part.id: part.label_id for part in prediction.segments}
         for name, found in (("prediction", guesses), ("segments", segments)):
             wrong = [k for k in found.values() if not isinstance(k, numbers.Integral) or not 0 <= k < self.classes]
@@ -396,9 +384,7 @@ class PanopticQuality:
             if any(k < 0 for k in found):
                 raise ValueError(f"{name} must have ids of at least 0, but has {min(found)}.")
         if background is not None and (background < 0 or background in segments):
-            raise ValueError(
-                f"background must be an id of at least 0 that is not in segments, but {background} was given."
-            )
+            raise ValueError(f"background must be an id from 0 on that is not in segments, not {background}.")
         (ids, places), crowds = np.unique(labels, return_inverse=True), set(crowd)
         absent = sorted({*segments, *crowds} - set(ids.tolist())) or sorted(crowds - set(segments))
         if absent:
@@ -413,7 +399,6 @@ class PanopticQuality:
     def _match(
         self, shared: dict[tuple[int, int], int], truths: dict[int, int], guesses: dict[int, int], crowd: set[int]
     ) -> None:
-        """Adds the matched, invented and missed segments of one picture to the counts."""
         area_true, area_guess = Counter[int](), Counter[int]()
         for (true, guess), pixels in shared.items():
             area_true[true] += pixels

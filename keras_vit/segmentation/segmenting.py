@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from keras_vit._arguments import check_choice, check_flag, softmax, to_numpy, whole_number
+from keras_vit._arguments import check_choice, check_flag, check_type, softmax, to_numpy, whole_number
 from keras_vit._files import ending_of, replacing, write_npy
-from keras_vit._options import SHARE
+from keras_vit._options import SHARE, option, refuse
 from keras_vit._pictures import Colour, plot_map, safe_colours
 from keras_vit._processes import fill_up
 from keras_vit._terminal import PlainData
@@ -37,12 +37,13 @@ from keras_vit.interpolation import (
 )
 from keras_vit.models import EoMT, EoMTConfig, LinearSegmenter, LinearSegmenterConfig
 from keras_vit.preprocessing import LABEL_SETS, Pipeline, label_set, resize_images
-from keras_vit.preprocessing.images import centre_margins, read_picture
+from keras_vit.preprocessing.images import centre_margins, picture_to_draw, read_picture
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Size = tuple[int, int]
+SEGMENTERS = (EoMT, LinearSegmenter)
 INSIDE = 0.5  # the probability from which a pixel lies in a mask
 TASKS = ("semantic", "panoptic", "instance")
 THRESHOLD = 0.8  # of EomtImageProcessor's post-processing in transformers 5.23 and 5.24, for both tasks
@@ -193,44 +194,39 @@ def segment(
         >>> result.map.shape == keras_vit.load_image("photo.jpg").shape[:2]
         True
     """
-    if not isinstance(model, (EoMT, LinearSegmenter)):
-        raise TypeError(
-            f"model must be a segmentation model, EoMT or LinearSegmenter, but {type(model).__name__} was given."
-        )
+    check_type("model", model, SEGMENTERS, "a segmentation model, EoMT or LinearSegmenter")
     config, linear = model.config, isinstance(model, LinearSegmenter)
     if task is None:
         task = getattr(config, "task", None) or ("semantic" if linear else "panoptic")
     check_choice("task", task, ("semantic",) if linear else TASKS)
-    if (threshold is not None and task == "semantic") or (overlap != 0.8 and task != "panoptic"):
-        raise ValueError(
-            "threshold applies to task='panoptic' and 'instance' of an EoMT, overlap to 'panoptic' alone, but "
-            f"task={task!r} was given. Leave them out."
-        )
+    whole_number("batch_size", batch_size, 1)
+    scales, stuff = list(scales), check_classes("stuff_classes", stuff_classes, config.classes)
+    given = {"threshold": threshold, "overlap": overlap, "stuff_classes": stuff, "scales": scales}
+    given["flip"] = check_flag("flip", flip)
+    refuse(_OF_TASKS, given, {"task": task, "model": "LinearSegmenter" if linear else "EoMT"})
     threshold = SHARE("threshold", THRESHOLD if threshold is None else threshold)
     overlap = SHARE("overlap", overlap)
-    whole_number("batch_size", batch_size, 1)
-    check_flag("flip", flip)
-    stuff = check_classes("stuff_classes", stuff_classes, config.classes)
-    if stuff and task != "panoptic":
-        raise ValueError(f"stuff_classes={stuff!r} needs task='panoptic', but task={task!r} was given.")
-    scales = list(scales)
-    if not linear and (scales != [1.0] or flip):
-        raise ValueError("scales and flip apply to models with a linear head. An EoMT has one scale: leave them out.")
     side = getattr(config, "short_side", 1)
     if not scales or not all(isinstance(scale, numbers.Real) and 1 <= side * scale < math.inf for scale in scales):
-        raise ValueError(
-            f"scales must be numbers of at least 1 / {side}, such as (1.0, 1.32), but {scales!r} was given."
-        )
+        raise ValueError(f"scales must be numbers of at least 1 / {side}, such as (1.0, 1.32), not {scales!r}.")
     pixels = read_picture(picture, config.channels)
     height, width = pixels.shape[:2]
     if max(height, width) > LONGEST * min(height, width):
-        raise ValueError(
-            f"The longer side of picture must be at most {LONGEST} times the shorter one, but it has "
-            f"{height} x {width} pixels. Crop it."
-        )
+        found = f"but it has {height} x {width} pixels. Crop it."
+        raise ValueError(f"The longer side of picture must be at most {LONGEST} times the shorter one, {found}")
     if linear:
         return segment_patches(model, pixels, scales, flip, batch_size)
     return segment_with_queries(model, pixels, task, stuff, threshold, overlap, batch_size)
+
+
+# Options that are not for every task, or not for every model.
+_OF_TASKS = {
+    "threshold": option(when={"task": ("panoptic", "instance")}),
+    "overlap": option(0.8, when={"task": ("panoptic",)}),
+    "stuff_classes": option([], when={"task": ("panoptic",)}),
+    "scales": option([1.0], when={"model": ("LinearSegmenter",)}),
+    "flip": option(False, when={"model": ("LinearSegmenter",)}),
+}
 
 
 # With a linear head
@@ -264,7 +260,6 @@ def segment_patches(
 
 
 def _mirrored(rows: Rows) -> Rows:
-    """Returns a function for the same rows with left and right exchanged."""
     return lambda start, stop: rows(start, stop)[:, ::-1]
 
 
@@ -322,7 +317,6 @@ def _stretched_to_patches(crops: np.ndarray, config: LinearSegmenterConfig) -> n
 
 
 def _shares(rows: Rows) -> Rows:
-    """Returns a function for the softmax over the classes of the same rows."""
     return lambda start, stop: softmax(rows(start, stop))
 
 
@@ -429,7 +423,6 @@ def _rows(masks: np.ndarray, new: Size) -> Rows:
 
 
 def _class_rows(logits: Rows, shares: np.ndarray) -> Rows:
-    """Returns a function for rows of scores of classes: for each pixel the sum over queries of class times mask."""
     return lambda start, stop: sigmoid(logits(start, stop)) @ shares
 
 
@@ -442,7 +435,6 @@ def _panoptic(
     threshold: float,
     overlap: float,
 ) -> Segmentation:
-    """Returns the panoptic segments of a picture, from the probabilities of each query's classes and from its mask."""
     labels, scores = shares.argmax(-1), shares.max(-1)
     queries = np.flatnonzero((labels != config.classes) & (scores > threshold))
     count = len(queries)
@@ -485,7 +477,6 @@ def _panoptic(
 def _instances(
     at_size: Callable[[np.ndarray], Rows], shares: np.ndarray, size: Size, config: EoMTConfig, threshold: float
 ) -> Segmentation:
-    """Returns the instances of a picture: a segment for each query that is sure of its class and of its mask."""
     labels, scores = shares[:, :-1].argmax(-1), shares[:, :-1].max(-1)
     found = np.full(size, -1, "int32")
     queries = np.flatnonzero(scores >= threshold)  # the mask's own probability only lowers a score
@@ -546,15 +537,9 @@ def plot(
         >>> result = segmentation.segment(segmenter, "photo.jpg")
         >>> figure = segmentation.plot(result, "photo.jpg", "masks.png")
     """
-    if not isinstance(result, Segmentation):
-        raise TypeError(f"result must be a Segmentation, as segment returns, but {type(result).__name__} was given.")
+    check_type("result", result, Segmentation, "a Segmentation, as segment returns")
     SHARE("opacity", opacity)
-    pixels, size = read_picture(picture).clip(0, 255).astype("uint8"), result.map.shape
-    if pixels.shape[:2] != size:
-        given = " x ".join(map(str, pixels.shape[:2]))
-        raise ValueError(
-            f"picture must be the one that was segmented, {size[0]} x {size[1]} pixels, but it has {given}."
-        )
+    pixels = picture_to_draw(picture, result.map.shape)
     largest = sorted(result.segments, key=lambda segment: -segment.area)
     chosen = _colours(largest, colours)
     labels = []
@@ -603,10 +588,8 @@ def _colours(segments: Sequence[Segment], colours: str | Sequence[Colour] | None
     table = label_set(colours).colours if isinstance(colours, str) else tuple(colours)
     most = max((segment.label_id for segment in segments), default=-1)
     if most >= len(table):
-        raise ValueError(
-            f"colours must have a colour for each class, at least {most + 1}, because the picture has class {most}, "
-            f"but {len(table)} were given."
-        )
+        wanted = f"a colour for each class, at least {most + 1}, because the picture has class {most}"
+        raise ValueError(f"colours must have {wanted}, but {len(table)} were given.")
     return {segment.id: table[segment.label_id] for segment in segments}
 
 
@@ -626,7 +609,6 @@ def _painted(pixels: np.ndarray, ids: np.ndarray, colours: dict[int, Colour], op
 
 
 def _painted_by_class(pixels: np.ndarray, ids: np.ndarray, classes: Mapping[int, int]) -> np.ndarray:
-    """Returns a copy of a picture with the ids that have a class painted in its colour."""
     colours = tuple(itertools.islice(safe_colours(), max(classes.values(), default=0) + 1))
     ids = np.where(np.isin(ids, [*classes]), ids, -1)
     return _painted(pixels, ids, {key: colours[label] for key, label in classes.items()}, 0.7)

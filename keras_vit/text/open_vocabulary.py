@@ -17,7 +17,7 @@ from keras_vit.checkpoints.files import Sidecars, write_with_sidecars
 from keras_vit.checkpoints.layouts import owl
 from keras_vit.checkpoints.msgpack_file import write_msgpack
 from keras_vit.checkpoints.stored_array import StoredArray
-from keras_vit.detection.detecting import in_pixels, overlaps
+from keras_vit.detection import in_pixels, overlaps
 from keras_vit.layers.dense_prediction import LEAST_NORM
 from keras_vit.models import Detector, TextEncoder, VisionTransformer
 from keras_vit.models.changes import copy_state

@@ -16,8 +16,7 @@ from keras_vit._arguments import check_choice, pair, require_packages, to_numpy,
 from keras_vit._options import FROM_0, SHARE
 from keras_vit._pictures import plot_map, safe_colours
 from keras_vit.data import BoxAugmentation, ImageStream, open_boxes
-from keras_vit.detection import evaluate
-from keras_vit.detection.detecting import detect, with_frames
+from keras_vit.detection import detect, evaluate, with_frames
 from keras_vit.layers.dense_prediction import LEAST_NORM
 from keras_vit.layers.ops import widened
 from keras_vit.models.changes import copy_state

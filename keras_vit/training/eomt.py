@@ -18,8 +18,7 @@ from keras_vit._arguments import listing, matches, pair, to_numpy
 from keras_vit._keras import no_gradients, raw_values
 from keras_vit._processes import current, share
 from keras_vit.data import ImageStream, open_segments
-from keras_vit.detection import MeanAP
-from keras_vit.detection.metrics import found_in
+from keras_vit.detection import MeanAP, found_in
 from keras_vit.models import EoMT, EoMTConfig, weights_by_path
 from keras_vit.models.changes import copy_state
 from keras_vit.segmentation import MeanIoU, PanopticQuality, segment

@@ -68,7 +68,7 @@ class FakeTfds(types.ModuleType):
         )
         source = {"as_data_source": lambda **options: examples, "data_dir": Path(__file__).parent}
         self.built = types.SimpleNamespace(info=info, download_and_prepare=lambda: None, **source)
-        self.decode = types.SimpleNamespace(SkipDecoding=lambda: None)
+        self.__spec__ = self.decode = types.SimpleNamespace(SkipDecoding=lambda: None)
 
     def builder(self, name):
         return self.built

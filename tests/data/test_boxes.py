@@ -127,7 +127,7 @@ def test_wrong_boxes_are_named(name):
 
 def test_sources_that_are_refused(tmp_path):
     about = coco(tmp_path / "one")
-    with pytest.raises(FileNotFoundError, match="must be a folder with pictures"):
+    with pytest.raises(FileNotFoundError, match="there is no folder .* with pictures"):
         data.open_boxes(tmp_path / "none")
     coco(tmp_path / "one", name="other.json")
     with pytest.raises(ValueError, match="must have one .json file with the boxes.*Pass annotations="):
@@ -135,8 +135,8 @@ def test_sources_that_are_refused(tmp_path):
     with pytest.raises(ValueError, match="categories, but there are 3 class names"):
         data.open_boxes(tmp_path / "one", annotations=tmp_path / "one/other.json", class_names=["a", "b", "c"])
     for source, options, error, words in (
-        (([], []), {"annotations": "x.json"}, ValueError, "annotations=.* needs a folder of pictures"),
-        (tmp_path / "one", {"label": "class"}, ValueError, "file=.*columns of a table, but data is not a table"),
+        (([], []), {"annotations": "x.json"}, ValueError, "annotations=.* is for the data 'a folder', but the data is"),
+        (tmp_path / "one", {"label": "class"}, ValueError, "file=.* is for the data 'a table', but the data is"),
         (3, {}, TypeError, "data must be a folder, a table"),
         (iter([]), {}, ValueError, "Pass classes= or class_names="),
         (

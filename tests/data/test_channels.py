@@ -75,7 +75,7 @@ def test_grey_pictures_and_errors(folder, monkeypatch):
     (folder / "bad.tif").write_bytes(b"II*\0 nothing")
     with pytest.raises(ValueError, match="bad.tif"):
         keras_vit.VisionTransformer(CONFIG).preprocess(folder / "bad.tif")
-    with pytest.raises(ValueError, match="randaugment needs RGB images, but channels=4"):
+    with pytest.raises(ValueError, match="randaugment needs RGB images.*channels=4"):
         augmentation = data.Augmentation(randaugment=(2, 10))
         data.open_data(folder, image_size=8, batch_size=2, channels=4, augmentation=augmentation)
     monkeypatch.setitem(sys.modules, "tifffile", None)

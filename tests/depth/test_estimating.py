@@ -8,7 +8,6 @@ import pytest
 import keras_vit
 from keras_vit import depth
 from keras_vit.cli import main
-from keras_vit.depth import estimating
 from tests.pictures import save
 from tests.small_models import small_backbone_config
 
@@ -37,9 +36,9 @@ SIZES = {
 @pytest.mark.parametrize("size", SIZES)
 def test_sizes_of_depth_anything(size):
     covering, nearest = SIZES[size]
-    assert estimating._covering(*size, (518, 518), (14, 14)) == covering
-    assert estimating._nearest(*size, (518, 518), (14, 14)) == nearest
-    for resized in (estimating._covering, estimating._nearest):  # of patches that are not squares
+    assert depth._covering(*size, (518, 518), (14, 14)) == covering
+    assert depth._nearest(*size, (518, 518), (14, 14)) == nearest
+    for resized in (depth._covering, depth._nearest):  # of patches that are not squares
         assert resized(50, 70, (56, 56), (14, 8)) == (56, 80)
 
 
@@ -49,7 +48,7 @@ def test_the_authors_way_is_a_cubic_without_antialiasing():
     picture = torch.tensor(PICTURE / 255).permute(2, 0, 1)[None]
     wanted = torch.nn.functional.interpolate(picture, (42, 56), mode="bicubic", align_corners=False)
     # 45 columns times 1.4 are four and a half patches: NumPy and Python round to the even number.
-    images = estimating._authors(PICTURE, BACKBONE, (42, 42))
+    images = depth._authors(PICTURE, BACKBONE, (42, 42))
     mean, std = np.asarray(BACKBONE.pixel_mean), np.asarray(BACKBONE.pixel_std)
     # Values of up to 2, each a sum of sixteen, in float32.
     np.testing.assert_allclose(images * std + mean, wanted.permute(0, 2, 3, 1).numpy(), rtol=0, atol=1e-6)

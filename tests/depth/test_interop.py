@@ -7,7 +7,7 @@ import pytest
 
 import keras_vit
 from keras_vit import depth
-from keras_vit.depth.estimating import PREPARATIONS
+from keras_vit.depth import PREPARATIONS
 from tests.checkpoints.test_pictures_interop import COUNT, ROUNDING, pictures
 
 torch = pytest.importorskip("torch")

@@ -117,11 +117,11 @@ def test_a_detector_of_an_example(loaded, golden, name):
     both, picture = loaded[name], golden(name).ref["picture_0"]
     model = both.one_shot_detector(picture, box=(5, 5, 60, 50))
     found = detection.detect(model, picture, threshold=0.0)
-    shares = detection.detecting.overlaps(found.boxes, np.array([[5.0, 5, 60, 50]]))[:, 0]
+    shares = detection.overlaps(found.boxes, np.array([[5.0, 5, 60, 50]]))[:, 0]
     assert shares[model.patch] >= 0.8 * shares.max() and len(found.scores) == 16
     # Suppressed from the best down, and a suppressed box suppresses nothing.
     few = detection.detect(model, picture, threshold=0.0, nms=0.3)
-    inner = detection.detecting.overlaps(few.boxes, few.boxes) - np.eye(len(few.boxes))
+    inner = detection.overlaps(few.boxes, few.boxes) - np.eye(len(few.boxes))
     assert len(few.boxes) < 16 and inner.max() <= 0.3 and few.scores.max() == found.scores.max()
     whole = both.one_shot_detector(picture)
     answers = whole.predict(whole.preprocess(picture), verbose=0)

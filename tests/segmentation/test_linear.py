@@ -241,7 +241,7 @@ def test_shares_are_averaged_as_they_are(model, monkeypatch):
 BAD_OPTIONS = [
     ({"task": "panoptic"}, "task must be one of"),
     ({"stuff_classes": [1]}, "stuff_classes"),
-    ({"threshold": 0.5}, "threshold applies to .* of an EoMT"),
+    ({"threshold": 0.5}, "threshold=0.5 is for the task .*, but the task is 'semantic'"),
     *(({"scales": scales}, "scales must be numbers") for scales in ((), (1.0, 0.0), (float("nan"),), "12")),
     ({"batch_size": 0}, "batch_size"),
     ({"flip": "no"}, "flip must be True or False"),

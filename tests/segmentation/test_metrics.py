@@ -159,7 +159,7 @@ GOOD = predicted(MAP, {0: 0})
         ((GOOD, MAP, {0: 0, 7: 1}), ValueError, r"but \[7\] are"),
         ((GOOD, MAP, {0: 0.5}), ValueError, r"segments must have the classes 0 to 1, but has \[0.5\]"),
         ((GOOD, MAP - 1, {-1: 0}), ValueError, "segments must have ids of at least 0, but has -1"),
-        ((GOOD, MAP, {0: 0}, (), 0), ValueError, "background must be an id .* but 0 was given"),
+        ((GOOD, MAP, {0: 0}, (), 0), ValueError, "background must be an id .*, not 0"),
     ],
 )
 def test_segments_that_make_no_sense(arguments, error, message):

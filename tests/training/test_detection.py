@@ -167,12 +167,14 @@ def test_mask_ap_of_an_eomt_is_that_of_pycocotools(tmp_path):
     pictures = []
     for i in range(6):
         pixels, target = segments.read(i)
-        found = detection.metrics.best_masks(model, pixels, 100)
+        found = detection.best_masks(model, pixels, 100)
         none = {"boxes": np.zeros((len(found["labels"]), 4))}
         pictures.append((found | none, target | {"boxes": np.zeros((len(target["labels"]), 4))}))
     wanted = pycocotools(pictures, "masks")
     result = detection.evaluate(model, segments, progress=False)
     np.testing.assert_array_equal(figures(result), wanted)
+    with pytest.raises(ValueError, match="most must be a whole number of at least 1, but -5"):
+        detection.evaluate(model, segments, most=-5, progress=False)
     recipe = training.recipe("segmentation/eomt_coco_instance_large").replace(steps=1, batch_size=2, points=8)
     options = {"verbose": False, "image_size": model.config.image_size, "learning_rate": 0.0, "warmup_steps": 0}
     options |= {"backbone_warmup_steps": 0, "layer_decay": None}

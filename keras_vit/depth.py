@@ -1,4 +1,4 @@
-"""Pictures of any size to depth of the same size: the publishers' preparation and what they do with the answer."""
+"""From a picture of any size to its depth, in metres or without a unit, as the publisher of each model returns it."""
 
 import dataclasses
 import math
@@ -9,17 +9,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from keras_vit._arguments import check_flag, to_numpy
+from keras_vit._arguments import check_flag, check_type, to_numpy
 from keras_vit._files import ending_of, replacing, write_npy
 from keras_vit._pictures import ColourBar, colour_numbers, palette, plot_map
 from keras_vit._terminal import Column, TableResult
 from keras_vit.interpolation import torchvision_resized
 from keras_vit.models import DPT, LinearDepth, ViTConfig
-from keras_vit.preprocessing.images import centre_margins, normalized, read_picture, resize_images
+from keras_vit.preprocessing.images import centre_margins, normalized, picture_to_draw, read_picture, resize_images
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+__all__ = ["Depth", "DepthErrors", "depth_errors", "estimate", "mean_depth_errors", "plot"]
 RELATIVE = "inverse depth without a unit"
 
 
@@ -104,13 +105,11 @@ def _nearest(height: int, width: int, size: tuple[int, int], patch: tuple[int, i
 
 
 def _authors(picture: np.ndarray, vit: ViTConfig, size: tuple[int, int]) -> np.ndarray:
-    """Returns the picture resized and normalised as Depth Anything's authors do, `(1, height, width, 3)`."""
     size = _covering(*picture.shape[:2], size, vit.patch_size)
     return normalized(resize_images(picture[None], size, "bicubic_hf"), vit.pixel_mean, vit.pixel_std)
 
 
 def _transformers(picture: np.ndarray, vit: ViTConfig, size: tuple[int, int]) -> np.ndarray:
-    """Returns the picture resized and normalised as transformers does for Depth Anything, `(1, height, width, 3)`."""
     size = _nearest(*picture.shape[:2], size, vit.patch_size)
     if picture.dtype == np.uint8:
         pixels = torchvision_resized(picture, size, "bicubic")[None]
@@ -120,7 +119,6 @@ def _transformers(picture: np.ndarray, vit: ViTConfig, size: tuple[int, int]) ->
 
 
 def _padded(picture: np.ndarray, vit: ViTConfig, size: tuple[int, int]) -> np.ndarray:
-    """The picture at its own size, normalised, with zeros around up to whole patches, `(1, height, width, 3)`."""
     margins = centre_margins(picture.shape[:2], vit.patch_size)
     return np.pad(normalized(picture[None], vit.pixel_mean, vit.pixel_std), [(0, 0), *margins, (0, 0)])
 
@@ -154,8 +152,7 @@ def estimate(model: DPT | LinearDepth, picture: Any, *, flip: bool = False) -> D
         >>> result.depth.shape == keras_vit.load_image("photo.jpg").shape[:2], result.unit
         (True, 'm')
     """
-    if not isinstance(model, (DPT, LinearDepth)):
-        raise TypeError(f"model must be a DPT or a LinearDepth, but {type(model).__name__} was given.")
+    check_type("model", model, (DPT, LinearDepth), "a DPT or a LinearDepth")
     config = model.config
     check_flag("flip", flip)
     if config.include_preprocessing:
@@ -170,7 +167,6 @@ def estimate(model: DPT | LinearDepth, picture: Any, *, flip: bool = False) -> D
 
 
 def _predicted(model: Any, images: np.ndarray) -> np.ndarray:
-    """Returns the output of a model for the first of some images, float32 `(height, width)`."""
     return model.predict_on_batch(np.ascontiguousarray(images))[0].astype("float32")
 
 
@@ -189,14 +185,8 @@ def plot(result: Depth, picture: Any, path: str | os.PathLike[str] | None = None
     Examples:
         >>> figure = keras_vit.depth.plot(keras_vit.depth.estimate(depth_model, "photo.jpg"), "photo.jpg", "depth.png")
     """
-    if not isinstance(result, Depth):
-        raise TypeError(f"result must be a Depth, as estimate returns, but {type(result).__name__} was given.")
-    pixels = read_picture(picture, 3)
-    (height, width), size = result.depth.shape, pixels.shape[:2]
-    if size != (height, width):
-        raise ValueError(
-            f"picture must have the size of the depth, {height} x {width} pixels, but it has {size[0]} x {size[1]}."
-        )
+    check_type("result", result, Depth, "a Depth, as estimate returns")
+    pixels = picture_to_draw(picture, result.depth.shape)
     known = np.isfinite(result.depth)
     values = result.depth[known]
     least, most = (float(values.min()), float(values.max())) if values.size else (0.0, 0.0)
@@ -207,7 +197,7 @@ def plot(result: Depth, picture: Any, path: str | os.PathLike[str] | None = None
     depth = np.where(known, result.depth, least)
     colours = palette(bar.scale, 256)[colour_numbers(depth, bar.first, bar.last, 256)]
     colours[~known] = 255
-    tiles = [("picture", pixels.clip(0, 255).astype("uint8")), ("depth", colours)]
+    tiles = [("picture", pixels), ("depth", colours)]
     return plot_map(tiles, path, side=4.4, bar=bar)
 
 
@@ -259,8 +249,7 @@ def depth_errors(result: Depth, truth: ArrayLike, *, least: float = 1e-3, most: 
         >>> keras_vit.depth.depth_errors(keras_vit.depth.Depth(2 / truth + 1, metric=False), truth).delta1
         1.0
     """
-    if not isinstance(result, Depth):
-        raise TypeError(f"result must be a Depth, as estimate returns, but {type(result).__name__} was given.")
+    check_type("result", result, Depth, "a Depth, as estimate returns")
     if not 0 < least < most:
         raise ValueError(f"least and most must be metres with 0 < least < most, but {least!r} and {most!r} were given.")
     metres, depth = to_numpy(truth).astype("float64"), result.depth.astype("float64")
@@ -295,9 +284,5 @@ def mean_depth_errors(errors: list[DepthErrors]) -> DepthErrors:
     errors = list(errors)
     if not errors:
         raise ValueError("errors must hold the errors of at least one picture.")
-    return DepthErrors(
-        pictures=sum(one.pictures for one in errors),
-        delta1=float(np.mean([one.delta1 for one in errors])),
-        relative=float(np.mean([one.relative for one in errors])),
-        rmse=float(np.mean([one.rmse for one in errors])),
-    )
+    means = [float(np.mean([getattr(one, name) for one in errors])) for name in ("delta1", "relative", "rmse")]
+    return DepthErrors(sum(one.pictures for one in errors), *means)

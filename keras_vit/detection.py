@@ -1,25 +1,245 @@
-"""COCO's average precision and recall of boxes or masks, as pycocotools 2.0.11 computes them (`cocoeval.py`)."""
+"""Object detection: from a picture to boxes with names and scores, and COCO's average precision.
+
+Boxes are read as OWL-ViT's and OWLv2's publishers do it, precision and recall computed as by pycocotools 2.0.11
+(`cocoeval.py`).
+"""
 
 import dataclasses
+import json
+import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from keras_vit._arguments import check_choice, check_class_names, to_numpy, whole_number
+from keras_vit._arguments import check_choice, check_class_names, check_flag, check_type, to_numpy, whole_number
+from keras_vit._files import ending_of, write_text
+from keras_vit._options import SHARE, as_python
+from keras_vit._pictures import safe_colours
 from keras_vit._processes import connect
-from keras_vit._terminal import ClassesResult, Column
+from keras_vit._terminal import ClassesResult, Column, PlainData, Table
 from keras_vit.data import ImageStream, open_boxes, open_segments
-from keras_vit.detection.detecting import detect, shared_areas
 from keras_vit.models import Detector, EoMT
+from keras_vit.preprocessing.images import picture_to_draw, read_picture
 from keras_vit.segmentation.metrics import whole_pictures
-from keras_vit.segmentation.segmenting import best_masks
+from keras_vit.segmentation.segmenting import best_masks, label_of, plot_named, sigmoid
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["Detection", "MeanAP", "MeanAPResult", "detect", "evaluate", "plot", "suppressed"]
 
 THRESHOLDS = np.linspace(0.5, 0.95, 10)  # of the intersection over union
 _RECALLS = np.linspace(0, 1, 101)
 _AREAS = np.array([[0, 1e10], [0, 32**2], [32**2, 96**2], [96**2, 1e10]])  # all, small, medium, large: both ends belong
 MOST = (1, 10, 100)  # detections of a class in a picture
 _FALSE, _TRUE, _IGNORED = range(3)  # what a detection is at a threshold, for a range of areas
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Detection(PlainData):
+    """The boxes of a picture, in the order of the patches that found them.
+
+    Attributes:
+        boxes: float32 `(k, 4)`: left, top, right and bottom in pixels; a box may reach beyond the picture.
+        scores: float32 `(k,)`: how likely each is, in 0..1.
+        labels: int32 `(k,)`: the class of each.
+        names: The name of each box's class.
+        objectness: float32 `(k,)`: the probability that the patch has an object of any class; None without such a head.
+
+    Examples:
+        >>> detection.detect(detector, "photo.jpg", threshold=0.99).names
+        ()
+    """
+
+    boxes: np.ndarray
+    scores: np.ndarray
+    labels: np.ndarray
+    names: tuple[str, ...]
+    objectness: np.ndarray | None = None
+
+    def to_coco(self, image_id: int | str, category_ids: Sequence[int] | None = None) -> list[dict[str, Any]]:
+        """Returns the boxes in COCO's result format: left, top, width and height, and the id of the class's category.
+
+        Args:
+            image_id: The id of the picture in COCO's file.
+            category_ids: The id of the category of each class; None for the class's number plus 1.
+
+        Raises:
+            ValueError: if there are fewer ids than classes.
+        """
+        if category_ids is not None and self.labels.max(initial=-1) >= len(category_ids):
+            least = f"an id for each class, at least {self.labels.max() + 1}"
+            raise ValueError(f"category_ids must have {least}, but {len(category_ids)} were given.")
+        rows = zip(self.boxes.tolist(), self.scores.tolist(), self.labels.tolist(), strict=True)
+        return [
+            {
+                "image_id": as_python(image_id),
+                "category_id": label + 1 if category_ids is None else int(category_ids[label]),
+                "bbox": [left, top, right - left, bottom - top],
+                "score": score,
+            }
+            for (left, top, right, bottom), score, label in rows
+        ]
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Writes the boxes as `.json` (`to_dict`) or `.csv` (a row per box); no half-written file is ever left.
+
+        Raises:
+            OSError: if the file cannot be written.
+            ValueError: if `path` has another ending.
+        """
+        if ending_of(path, ".json", ".csv") == ".json":
+            write_text(path, json.dumps(self.to_dict()))
+            return
+        found = (*self.boxes.T, self.scores, self.labels)
+        rows = zip(*(values.tolist() for values in found), self.names, strict=True)
+        names = ("left", "top", "right", "bottom", "score", "label", "name")
+        write_text(path, Table(dict(zip(names, row, strict=True)) for row in rows).to_csv(names))
+
+
+def detect(
+    model: Detector,
+    picture: Any,
+    *,
+    threshold: float = 0.1,
+    nms: float | None = None,
+    per_class: bool = False,
+    most: int | None = None,
+) -> Detection:
+    """Returns the boxes in a picture of any size, read as the model's publisher reads them (`model.config.pictures`).
+
+    The `Detection` has the order of the patches (as transformers' `post_process_grounded_object_detection`).
+
+    Args:
+        model: A `Detector`, such as `both.zero_shot_detector(names)` returns.
+        picture: A path, a binary file object, a PIL image, or an array or tensor `(height, width, channels)` of 0..255.
+        threshold: A box is kept where its score, the sigmoid of a logit, is above this number of 0..1.
+        nms: If boxes of one class overlap by more than this intersection over union, only the best stays. None: all
+            stay.
+        per_class: Whether a patch gives a box for each class above the threshold, or only for its best class.
+        most: Number of boxes to keep, those with the best scores; None for all.
+
+    Raises:
+        ImportError, OSError: if `picture` is a file and Pillow is not installed, or the file cannot be opened.
+        TypeError, ValueError: if an argument is invalid, or the picture cannot be decoded or has other channels.
+
+    Examples:
+        >>> found = detection.detect(detector, "photo.jpg", threshold=0.005)
+        >>> found.boxes.shape == (len(found.names), 4)
+        True
+    """
+    check_type("model", model, Detector, "a Detector")
+    SHARE("threshold", threshold)
+    if nms is not None:
+        SHARE("nms", nms)
+    check_flag("per_class", per_class)
+    if most is not None:
+        whole_number("most", most, 1)
+    pixels, config = read_picture(picture, model.config.channels), model.config
+    answers = model.predict_on_batch(model.preprocess(pixels))
+    outputs = {name: to_numpy(values)[0].astype("float32") for name, values in answers.items()}
+    scores = sigmoid(outputs["logits"])
+    if per_class:
+        patches, labels = np.nonzero(scores > threshold)
+    else:
+        best = scores.argmax(1)
+        patches = np.flatnonzero(scores.max(1) > threshold)
+        labels = best[patches]
+    scores = scores[patches, labels]
+    boxes = in_pixels(outputs["boxes"][patches], (pixels.shape[0], pixels.shape[1]), config.pictures)
+    kept = np.arange(len(scores)) if nms is None else suppressed(boxes, scores, nms, labels)
+    if most is not None and len(kept) > most:
+        kept = np.sort(kept[np.argsort(-scores[kept], kind="stable")[:most]])
+    labels = labels[kept].astype("int32")
+    names = tuple(label_of(config.class_names, label) for label in labels.tolist())
+    objectness = sigmoid(outputs["objectness"][patches[kept]]) if "objectness" in outputs else None
+    return Detection(boxes[kept], scores[kept], labels, names, objectness)
+
+
+def in_pixels(boxes: np.ndarray, size: tuple[int, int], rule: str) -> np.ndarray:
+    """Returns boxes (centre and size, 0..1 of the model's image) as left, top, right and bottom of a picture."""
+    height, width = size if rule == "owlvit" else (max(size), max(size))
+    corners = np.concatenate([boxes[:, :2] - boxes[:, 2:] * 0.5, boxes[:, :2] + boxes[:, 2:] * 0.5], 1)
+    return corners * np.array([width, height, width, height], "float32")
+
+
+def suppressed(boxes: np.ndarray, scores: np.ndarray, most: float, labels: np.ndarray | None = None) -> np.ndarray:
+    """Returns the numbers of the `boxes` `(k, 4)` that stay in non-maximum suppression, int64 `(kept,)`, ascending.
+
+    Two of one of `labels` overlap by at most `most` (intersection over union); the best `scores` `(k,)` stay.
+
+    Examples:
+        >>> detection.suppressed(np.array([[0, 0, 4, 4], [0, 0, 4, 5], [9, 9, 12, 12]]), np.array([0.5, 0.9, 0.1]), 0.7)
+        array([1, 2])
+    """
+    labels = np.zeros(len(scores)) if labels is None else labels
+    kept: list[int] = []
+    for i in np.argsort(-scores, kind="stable").tolist():
+        rivals = [k for k in kept if labels[k] == labels[i]]
+        if not rivals or (overlaps(boxes[i : i + 1], boxes[rivals]) <= most).all():
+            kept.append(i)
+    return np.array(sorted(kept), "int64")
+
+
+def shared_areas(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Returns the intersections of boxes `(n, 4)` and `(m, 4)`, float64 `(n, m)`."""
+    one, other = one[:, None].astype("float64"), other[None].astype("float64")
+    sides = np.minimum(one[..., 2:], other[..., 2:]) - np.maximum(one[..., :2], other[..., :2])
+    return sides.clip(0, None).prod(-1)
+
+
+def overlaps(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Returns the intersections over unions of boxes `(n, 4)` and `(m, 4)`, `(n, m)`; 0 for empty boxes."""
+    shared = shared_areas(one, other)
+    areas = [(box[:, 2:].astype("float64") - box[:, :2]).clip(0, None).prod(1) for box in (one, other)]
+    union = areas[0][:, None] + areas[1] - shared
+    return np.divide(shared, union, out=np.zeros_like(shared), where=union > 0)
+
+
+def plot(found: Detection, picture: Any, path: str | os.PathLike[str] | None = None) -> "Figure":
+    """Draws a picture with its boxes in a colour for each class, and a legend with the scores; returns the figure.
+
+    Args:
+        found: What `detect` returns.
+        picture: The picture, as `detect` takes it, of three channels.
+        path: The `.png`, `.svg` or `.pdf` to write; None for none.
+
+    Raises:
+        ImportError, OSError: if matplotlib or Pillow is missing; if a file cannot be opened or written.
+        TypeError, ValueError: if an argument is wrong, or the picture cannot be decoded.
+
+    Examples:
+        >>> figure = detection.plot(detection.detect(detector, "photo.jpg"), "photo.jpg", "boxes.png")
+    """
+    check_type("found", found, Detection, "a Detection, as detect returns")
+    pixels = picture_to_draw(picture)
+    colours = dict(zip(sorted({*found.labels.tolist()}), safe_colours(), strict=False))
+    order = np.argsort(found.scores, kind="stable")  # the surest lies above
+    painted = with_frames(pixels, found.boxes[order], [colours[int(label)] for label in found.labels[order]])
+    labels = []
+    for i in order.tolist():
+        left, top = (max(int(side), 0) for side in found.boxes[i][:2].round())
+        labels.append((min(left, pixels.shape[1] - 1), min(top, pixels.shape[0] - 1), found.names[i]))
+    legend: list[Any] = []
+    for i in order[::-1].tolist():
+        legend.append((colours[int(found.labels[i])], f"{found.names[i]}  {found.scores[i]:.2f}"))
+    return plot_named(painted, legend, labels, path)
+
+
+def with_frames(pixels: np.ndarray, boxes: np.ndarray, colours: Sequence[Any]) -> np.ndarray:
+    """Returns a picture, uint8, with a frame in a colour for each box; the last lies above."""
+    painted, thick = pixels.copy(), 1 + max(pixels.shape) // 300
+    for box, colour in zip(boxes, colours, strict=True):
+        left, top, right, bottom = (max(int(side), 0) for side in box.round())
+        inside = painted[top : bottom + 1, left : right + 1]
+        middle = inside[thick:-thick, thick:-thick].copy()
+        inside[:] = colour
+        inside[thick:-thick, thick:-thick] = middle
+    return painted
+
+
+# How good boxes and masks are
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -130,15 +350,11 @@ class MeanAP:
         if self.kind == "masks" and len(scores) and len(truths["own"]):
             sizes = guesses["masks"].shape[1:], truths["masks"].shape[1:]
             if sizes[0] != sizes[1]:
-                raise ValueError(
-                    f"found and truth must have masks of one size, but {sizes[0]} and {sizes[1]} were given."
-                )
+                raise ValueError("found and truth must have masks of one size, not {} and {}.".format(*sizes))
         crowd = to_numpy(truth.get("crowd", np.zeros(len(truths["labels"])))).astype(bool)
         areas = _numbers("truth", "areas", truth.get("areas", truths["own"]), truths["labels"].shape)
         if crowd.shape != truths["labels"].shape:
-            raise ValueError(
-                f"truth must have one value of crowd for each label, but crowd has the shape {crowd.shape}."
-            )
+            raise ValueError(f"truth must have one value of crowd for each label, but crowd has {crowd.shape}.")
         for label in {*guesses["labels"].tolist(), *truths["labels"].tolist()}:
             mine = np.flatnonzero(guesses["labels"] == label)
             mine = mine[np.argsort(-scores[mine], kind="stable")[: MOST[-1]]]
@@ -154,7 +370,6 @@ class MeanAP:
         self._pictures += 1
 
     def _parts(self, name: str, given: Mapping[str, Any]) -> dict[str, np.ndarray]:
-        """Returns labels, boxes or masks, and their own areas as arrays that fit each other."""
         labels = to_numpy(given["labels"])
         labels = labels.astype("int64") if not labels.size else labels
         if labels.ndim != 1 or labels.dtype.kind not in "iu":
@@ -164,16 +379,14 @@ class MeanAP:
         parts = {"labels": labels, "scores": given.get("scores", ())}
         if self.kind == "boxes":
             boxes = _numbers(name, "boxes", given["boxes"], (len(labels), 4))
-            width, height = boxes[:, 2] - boxes[:, 0], boxes[:, 3] - boxes[:, 1]
-            if (width < 0).any() or (height < 0).any():
-                wrong = boxes[np.flatnonzero((width < 0) | (height < 0))[0]].tolist()
-                raise ValueError(f"boxes of {name} must be (left, top, right, bottom), but {wrong} is not.")
-            return parts | {"boxes": boxes, "own": width * height}
+            sides = boxes[:, 2:] - boxes[:, :2]
+            wrong = boxes[(sides < 0).any(1)].tolist()
+            if wrong:
+                raise ValueError(f"boxes of {name} must be (left, top, right, bottom), but {wrong[0]} is not.")
+            return parts | {"boxes": boxes, "own": sides.prod(1)}
         masks = to_numpy(given["masks"]).astype(bool)
         if masks.ndim != 3 or len(masks) != len(labels):
-            raise ValueError(
-                f"masks of {name} must be ({len(labels)}, height, width), but the shape {masks.shape} was given."
-            )
+            raise ValueError(f"masks of {name} must be ({len(labels)}, height, width), but have {masks.shape}.")
         return parts | {"masks": masks, "own": masks.sum((1, 2), dtype="float64")}
 
     def result(self, distribution: str | None = None) -> MeanAPResult:
@@ -223,20 +436,17 @@ def _as_mapping(found: Any, kind: str) -> Mapping[str, Any]:
 
 
 def _numbers(name: str, part: str, given: Any, shape: tuple[int, ...]) -> np.ndarray:
-    """Returns finite numbers of a shape as float64."""
     values = to_numpy(given)
     if values.size and values.dtype.kind not in "fiub":
         raise TypeError(f"{part} of {name} must be numbers, but {values.dtype} was given.")
     values = values.astype("float64").reshape(shape if not values.size and 0 in shape else values.shape)
     if values.shape != shape or not np.isfinite(values).all():
-        raise ValueError(
-            f"{part} of {name} must be finite and have the shape {shape}, but have {values.shape}, or NaN or infinity."
-        )
+        found = f"but have {values.shape}, or NaN or infinity"
+        raise ValueError(f"{part} of {name} must be finite and have the shape {shape}, {found}.")
     return values
 
 
 def _outside(areas: np.ndarray) -> np.ndarray:
-    """Returns which areas lie outside of each range, `(ranges, k)`."""
     return (areas < _AREAS[:, :1]) | (areas > _AREAS[:, 1:])
 
 
@@ -292,7 +502,6 @@ def _curve(verdicts: np.ndarray, truths: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _mean(values: np.ndarray) -> float:
-    """Returns the mean of the values of classes that have a truth; NaN where none has."""
     known = values[values > -1]
     return float(np.mean(known)) if known.size else float("nan")
 
@@ -322,19 +531,18 @@ def evaluate(
         >>> detection.evaluate(detector, boxes, progress=False).pictures
         1
     """
-    if not isinstance(model, (Detector, EoMT)):
-        raise TypeError(f"model must be a Detector or an EoMT, but {type(model).__name__} was given.")
-    config, kind, target = model.config, "masks", "segments"
+    check_type("model", model, (Detector, EoMT), "a Detector or an EoMT")
+    if most is not None:
+        whole_number("most", most, 1)
+    config, kind, target, opened = model.config, "masks", "segments", open_segments
     if isinstance(model, Detector):
-        kind = target = "boxes"
-    if not isinstance(data, ImageStream):
-        data = (open_segments if kind == "masks" else open_boxes)(data)
+        kind, target, opened = "boxes", "boxes", open_boxes
+    data = data if isinstance(data, ImageStream) else opened(data)
     with whole_pictures(config, data, on_bad_image, distribution, progress) as (images, pairs):
         if images.target != target or images.classes > config.classes:
-            raise ValueError(
-                f"data must be {target} of at most the {config.classes} classes of the model, but it has the target "
-                f"{images.target!r} and {images.classes} classes."
-            )
+            wanted = f"{target} of at most the {config.classes} classes of the model"
+            found = f"the target {images.target!r} and {images.classes} classes"
+            raise ValueError(f"data must be {wanted}, but it has {found}.")
         metric = MeanAP(config.classes, kind, config.class_names)
         for picture, truth in pairs:
             metric.add(found_in(model, picture, most), truth)
