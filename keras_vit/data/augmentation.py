@@ -70,7 +70,6 @@ class Transform:
 
     @property
     def mixes(self) -> bool:
-        """Whether the images of a batch are mixed."""
         return False
 
     @property
@@ -107,7 +106,6 @@ class ImageTransform(Transform):
         return self.finished(crop_and_flip(picture, self.image_size, self.augmentation, draw(IMAGE)), draw), target
 
     def finished(self, image: np.ndarray, draw: Draw) -> np.ndarray:
-        """Returns an image after RandAugment and erasing."""
         # RandAugment returns uint8 and cuts fractions off before, as big_vision does; an erased box makes it float32.
         augmentation = self.augmentation
         if augmentation.randaugment is not None:
@@ -121,22 +119,28 @@ class PictureAugmentation(Options):
 
     targets: ClassVar[tuple[str, ...]]
     transform: ClassVar[type[Transform]]
+    per_channel: ClassVar[tuple[str, ...]] = ()  # fields that may have a value for each channel
+
+    @property
+    def for_rgb(self) -> str:
+        """What needs three channels, and what to do without it; empty for nothing."""
+        return f"{type(self).__name__} needs RGB images. Leave it out"
 
     def check_channels(self, channels: int) -> None:
         """Raises ValueError for what pictures of this many channels cannot have."""
-        if channels != 3:
-            name = type(self).__name__
-            raise ValueError(f"{name} needs RGB images with 3 channels, but channels={channels}. Leave it out.")
+        if channels != 3 and self.for_rgb:
+            raise ValueError(f"{self.for_rgb}, because channels={channels}.")
+        for name in self.per_channel:
+            value = getattr(self, name)
+            if isinstance(value, tuple) and len(value) not in (1, channels):
+                raise ValueError(f"{name} must be one number, or one for each of {channels} channels, not {value}.")
 
 
 def _layers_and_magnitude(name: str, value: Any) -> tuple[int, int]:
-    """Returns the layers and the magnitude of RandAugment."""
     layers, magnitude = Several(Whole(0), 2)(name, value)
     if layers < 1 or magnitude > MAX_MAGNITUDE:
-        raise ValueError(
-            f"{name} must be (layers, magnitude), at least 1 layer and a magnitude of 0 to {MAX_MAGNITUDE}, or "
-            f"None, but {value!r} was given."
-        )
+        wanted = f"(layers, magnitude), at least 1 layer and a magnitude of 0 to {MAX_MAGNITUDE}, or None"
+        raise ValueError(f"{name} must be {wanted}, but {value!r} was given.")
     return layers, magnitude
 
 
@@ -187,14 +191,11 @@ class Augmentation(PictureAugmentation):
     targets: ClassVar[tuple[str, ...]] = ("class", "multilabel", "number", "none")
     transform: ClassVar[type[Transform]] = ImageTransform
 
-    def check_channels(self, channels: int) -> None:
-        """Raises ValueError for RandAugment if `channels` is not 3, or if erasing values do not match `channels`."""
-        if channels != 3 and self.randaugment is not None:
-            raise ValueError(f"randaugment needs RGB images, but channels={channels}. Leave randaugment out.")
-        for name in ("erasing_mean", "erasing_std"):
-            value = getattr(self, name)
-            if self.erasing and isinstance(value, tuple) and len(value) not in (1, channels):
-                raise ValueError(f"{name} must be one number, or one for each of {channels} channels, not {value}.")
+    per_channel: ClassVar[tuple[str, ...]] = ("erasing_mean", "erasing_std")
+
+    @property
+    def for_rgb(self) -> str:
+        return "" if self.randaugment is None else "randaugment needs RGB images. Leave randaugment out"
 
 
 def resize_for_evaluation(pixels: np.ndarray, size: tuple[int, int], resize: str | Pipeline = "squash") -> np.ndarray:
@@ -355,7 +356,6 @@ class MaskTransform(Transform):
         nearest = [np.arange(new) * old // new for old, new in zip(mask.shape, large, strict=True)]
 
         def draw() -> tuple[list[slice], np.ndarray]:
-            """Returns a random crop: its rows and columns in the resized picture, and its part of the mask."""
             starts = [int(generator.integers(new - side + 1)) for new, side in zip(large, crop, strict=True)]
             box = [slice(start, start + side) for start, side in zip(starts, crop, strict=True)]
             return box, mask[np.ix_(nearest[0][box[0]], nearest[1][box[1]])]
@@ -372,7 +372,7 @@ class MaskTransform(Transform):
         if augmentation.flip and generator.random() < 0.5:
             columns, labels = columns.part(FLIPPED), labels[:, FLIPPED]
         pixels = resample(picture, rows, columns)
-        if augmentation.recolours:
+        if augmentation.for_rgb:
             pixels = distorted(pixels, augmentation, generator)
         image, result = np.empty((*self.image_size, self.channels), "float32"), np.empty(self.image_size, "int32")
         image[...], result[...] = augmentation.fill, self.ignore
@@ -418,20 +418,13 @@ class MaskAugmentation(PictureAugmentation):
     targets: ClassVar[tuple[str, ...]] = ("mask",)
     transform: ClassVar[type[Transform]] = MaskTransform
 
-    @property
-    def recolours(self) -> bool:
-        """Whether this augmentation changes colours, which needs RGB images."""
-        return any(getattr(self, name) for name in CHANGES)
+    per_channel: ClassVar[tuple[str, ...]] = ("fill",)
 
-    def check_channels(self, channels: int) -> None:
-        """Raises ValueError if `channels` is not 3 and colours change, or if `fill` does not have `channels` values."""
-        if channels != 3 and self.recolours:
-            plain = ", ".join(f"{name}=0" for name in (*CHANGES, "fill"))
-            raise ValueError(
-                f"Colour changes need RGB images, but channels={channels}. Pass MaskAugmentation({plain})."
-            )
-        if isinstance(self.fill, tuple) and len(self.fill) not in (1, channels):
-            raise ValueError(f"fill must be one number, or one for each of {channels} channels, not {self.fill}.")
+    @property
+    def for_rgb(self) -> str:
+        plain = ", ".join(f"{name}=0" for name in (*CHANGES, "fill"))
+        recolours = any(getattr(self, name) for name in CHANGES)
+        return f"Colour changes need RGB images. Pass MaskAugmentation({plain})" if recolours else ""
 
 
 PLAIN = MaskAugmentation((1.0, 1.0), 1.0, False, 0.0, 0.0, 0.0, 0.0)  # a picture at size, and a crop where it is longer
@@ -534,7 +527,6 @@ class SegmentAugmentation(PictureAugmentation):
         return {"size": new, "flip": flip, "top": top, "left": left, "colour": colour}
 
     def _colours(self, rng: np.random.Generator) -> list[tuple[str, float]]:
-        """Returns changes of colours and their amounts, in the order of their use, each in half of all cases."""
         ranges = {"brightness": (1 - 32 / 255, 1 + 32 / 255), "contrast": (0.5, 1.5), "saturation": (0.5, 1.5)}
         ranges["hue"] = (-0.05, 0.05)
         contrast_last = rng.random() < 0.5

@@ -11,12 +11,11 @@ import numpy as np
 
 from keras_vit._arguments import Source, check_class_names, listing, printable, to_numpy
 from keras_vit._files import expanded_path
-from keras_vit._options import OneOf, Part, Share
-from keras_vit.data.annotated import AnnotatedPictures, Targets, from_pipeline, in_memory, opened, with_tests
+from keras_vit._options import OneOf, Part, Share, option, refuse
 from keras_vit.data.augmentation import IMAGE, Draw, PictureAugmentation, Transform, inception_box
 from keras_vit.data.coco import box_targets, pictures_by_name, read_annotation
-from keras_vit.data.examples import folders_of_splits, is_pipeline
-from keras_vit.data.masks import names_beside
+from keras_vit.data.examples import check_folder, folders_of_splits, is_pipeline
+from keras_vit.data.masks import AnnotatedPictures, Targets, from_pipeline, in_memory, names_beside, opened, with_tests
 from keras_vit.data.tables import Cells, check_columns, read_columns, splits_of
 from keras_vit.preprocessing.images import DETECTOR_PICTURES, detector_pixels
 
@@ -53,29 +52,23 @@ class BoxedImages(AnnotatedPictures):
         boxes = to_numpy(target["boxes"]).astype("float64")
         boxes = boxes.reshape(0, 4) if not boxes.size else boxes
         if boxes.shape != (len(labels), 4):
-            raise ValueError(
-                f"boxes of {where} must have the shape {(len(labels), 4)}, for its labels, but have {boxes.shape}."
-            )
+            wanted = f"the shape {(len(labels), 4)}, for its labels"
+            raise ValueError(f"boxes of {where} must have {wanted}, but have {boxes.shape}.")
         height, width = size
         wrong = ~np.isfinite(boxes).all(1) | (boxes[:, 2:] < boxes[:, :2]).any(1)
         wrong |= (boxes[:, 2:] < 0).any(1) | (boxes[:, :2] > [width, height]).any(1)
         if wrong.any():
-            raise ValueError(
-                f"boxes of {where} must be left, top, right and bottom in pixels of its picture, which is {width} wide "
-                f"and {height} high, but one is {boxes[wrong][0].tolist()}."
-            )
+            wanted = f"left, top, right and bottom in pixels of its picture, which is {width} wide and {height} high"
+            raise ValueError(f"boxes of {where} must be {wanted}, but one is {boxes[wrong][0].tolist()}.")
         if len(boxes) and boxes.max() <= 1 < min(height, width):
-            raise ValueError(
-                f"boxes of {where} must be in pixels, but they are fractions: {boxes[0].tolist()}. Multiply them by "
-                "the width and height of the picture."
-            )
+            found = f"they are fractions: {boxes[0].tolist()}. Multiply them by the width and height of the picture."
+            raise ValueError(f"boxes of {where} must be in pixels, but {found}")
         crowd = to_numpy(target.get("crowd", np.zeros(len(labels)))).astype(bool)
         areas = to_numpy(target.get("areas", (boxes[:, 2:] - boxes[:, :2]).prod(1))).astype("float64")
         if crowd.shape != labels.shape or areas.shape != labels.shape:
-            raise ValueError(
-                f"crowd and areas of {where} must have one value for each of its {len(labels)} boxes, but their shapes "
-                f"are {crowd.shape} and {areas.shape}."
-            )
+            wanted = f"one value for each of its {len(labels)} boxes"
+            found = f"their shapes are {crowd.shape} and {areas.shape}"
+            raise ValueError(f"crowd and areas of {where} must have {wanted}, but {found}.")
         return {"boxes": boxes, "labels": labels, "crowd": crowd, "areas": areas}
 
 
@@ -119,38 +112,36 @@ def open_boxes(
     """
     source, annotations = expanded_path(source), expanded_path(annotations)
     names, count = check_class_names(class_names, classes)
-    is_path = isinstance(source, (str, os.PathLike))
-    is_table = (is_path and Path(source).suffix.lower() in (".csv", ".tsv", ".parquet")) or (
-        isinstance(source, Mapping) or hasattr(source, "columns")
-    )
-    if annotations is not None and (not is_path or is_table):
-        raise ValueError(f"annotations={str(annotations)!r} needs a folder of pictures as data. Leave annotations out.")
-    if (file, label) != ("file", "label") and not is_table:
-        raise ValueError(
-            f"file={file!r} and label={label!r} are columns of a table, but data is not a table: omit them."
-        )
+    is_path, listed = isinstance(source, (str, os.PathLike)), names or names_beside(source)
+    is_table = isinstance(source, Mapping) or hasattr(source, "columns")
     if isinstance(source, BoxedImages):
-        found = source
-    elif is_table:
-        found = _table(source, names, file, label)
+        kind, make = "boxes that are open", lambda: source
+    elif is_table or (is_path and Path(source).suffix.lower() in (".csv", ".tsv", ".parquet")):
+        kind, make = "a table", lambda: _table(source, names, file, label)
     elif is_path and annotations is not None:
-        found = _coco(Path(source), Path(annotations), names or names_beside(source))
+        kind, make = "a folder", lambda: _coco(Path(source), Path(annotations), listed)
     elif is_path:
-        found = _folders(Path(source), names or names_beside(source))
+        kind, make = "a folder", lambda: _folders(Path(source), listed)
     elif isinstance(source, tuple) and len(source) == 2:
-        found = in_memory(BoxedImages, source, count, names, with_empty=True)
+        kind, make = "arrays", lambda: in_memory(BoxedImages, source, count, names, with_empty=True)
     elif is_pipeline(source):
-        found = from_pipeline(BoxedImages, source, count, names)
+        kind, make = "a pipeline", lambda: from_pipeline(BoxedImages, source, count, names)
     else:
-        raise TypeError(
-            "data must be a folder, a table, (pictures, targets) or a pipeline of such pairs, but "
-            f"{type(source).__name__} was given."
-        )
-    return found.with_classes(count, names)
+        expected = "a folder, a table, (pictures, targets) or a pipeline of such pairs"
+        raise TypeError(f"data must be {expected}, but {type(source).__name__} was given.")
+    refuse(_OF_KINDS, {"annotations": annotations, "file": file, "label": label}, {"data": kind})
+    return make().with_classes(count, names)
+
+
+# Options that are not for every kind of data.
+_OF_KINDS = {
+    "annotations": option(when={"data": ("a folder",)}),
+    "file": option("file", when={"data": ("a table",)}),
+    "label": option("label", when={"data": ("a table",)}),
+}
 
 
 def _coco(folder: Path, file: Path, names: Sequence[str] | None) -> BoxedImages:
-    """Returns the pictures of a folder that an annotation lists."""
     about = read_annotation(file, names, boxes=True)
     find = pictures_by_name(folder, None)
     paths = [find(row.picture) for row in about.rows]
@@ -160,22 +151,17 @@ def _coco(folder: Path, file: Path, names: Sequence[str] | None) -> BoxedImages:
 
 
 def _folders(root: Path, names: Sequence[str] | None) -> BoxedImages:
-    """Returns the pictures of a folder with an annotation in it, or in the folders of its splits."""
-    if not root.is_dir():
-        raise FileNotFoundError(f"data must be a folder with pictures, but there is no folder {printable(root)}.")
+    check_folder(root, "pictures")
     folders = {"train": root} | folders_of_splits(root)
     files = {name: found for name, path in folders.items() if (found := [*path.glob("*.json")])}
     if not files or any(len(found) > 1 for found in files.values()):
         names_found = listing([path.name for of in files.values() for path in of])
-        raise ValueError(
-            f"{printable(root)} must have one .json file with the boxes, itself or in each split, but it has "
-            f"{names_found or 'none'}. Pass annotations=FILE."
-        )
+        found = f"but it has {names_found or 'none'}. Pass annotations=FILE."
+        raise ValueError(f"{printable(root)} must have one .json file with the boxes, itself or in each split, {found}")
     return with_tests(lambda found, names: _coco(found[0].parent, found[0], names), files, names)
 
 
 def _table(source: Any, names: Sequence[str] | None, file: str, label: str) -> BoxedImages:
-    """Returns the pictures of a table with a row for each box."""
     columns, where, first, home = read_columns(source)
     sides = next((of for of in _COLUMNS if {*of} <= {*columns}), _COLUMNS[0])
     check_columns(columns, (file, label, *sides), where)
@@ -192,11 +178,12 @@ def _table(source: Any, names: Sequence[str] | None, file: str, label: str) -> B
     files = [home / cells.text(file, i) for i in range(len(rows))]
     notes: dict[Path, list[Any]] = {path: [] for path in files}
     for i, (path, of_row) in enumerate(zip(files, labels, strict=True)):
-        if of_row:
-            notes[path].append((known.index(of_row[0]), [cells.number(side, i, False) for side in sides]))
-    splits = splits_of([cells.text("split", i) for i in range(len(rows))], rows) if "split" in columns else None
-    places = dict(zip(files, splits or ["train"] * len(files), strict=True))
-    in_two = [path for path, split in zip(files, splits or [], strict=False) if places[path] != split]
+        notes[path] += [(known.index(name), [cells.number(side, i, False) for side in sides]) for name in of_row]
+    splits = ["train"] * len(rows)
+    if "split" in columns:
+        splits = splits_of([cells.text("split", i) for i in range(len(rows))], rows)
+    places = dict(zip(files, splits, strict=True))
+    in_two = [path for path, split in zip(files, splits, strict=True) if places[path] != split]
     if in_two:
         raise ValueError(f"{where} has rows of {printable(in_two[0])} in two splits. Give them the same split.")
 

@@ -130,7 +130,6 @@ def warn_of_crowds(file: Path, pictures: int) -> None:
 
 
 def _listed(listed: Mapping[Any, Any], key: str, row: Mapping[str, Any]) -> Any:
-    """Returns what is listed under the number `row[key]`."""
     if row[key] not in listed:
         raise ValueError(f"an annotation has the {key} {row[key]!r}, which the file does not list")
     return listed[row[key]]
@@ -152,7 +151,6 @@ def class_numbers(about: Any, names: Sequence[str] | None) -> dict[int, int]:
 
 
 def _categories(about: Any) -> list[tuple[int, str]]:
-    """Returns the ids and names of an annotation's categories, in the order of the ids."""
     found = sorted((row["id"], row["name"]) for row in about["categories"])
     if len(dict(found)) < len(found):
         raise ValueError("two categories have the same id")
@@ -206,10 +204,8 @@ def panoptic_targets(file: Path, note: tuple[Segments, Path], pixels: np.ndarray
 def _size_of(pixels: np.ndarray, file: Path, row: Shapes, name: str) -> tuple[int, int]:
     size = pixels.shape[:2]
     if None not in row.size and row.size != size:
-        raise ValueError(
-            f"{file.name} has the height and width {row.size} for {name}, but the picture has {size}. Use the pictures "
-            "that were annotated."
-        )
+        found = f"{file.name} has the height and width {row.size} for {name}, but the picture has {size}"
+        raise ValueError(f"{found}. Use the pictures that were annotated.")
     return size
 
 
@@ -254,10 +250,8 @@ def instance_mask(segmentation: Any, height: int, width: int) -> np.ndarray:
     except ImportError:
         raise
     except Exception as error:  # pycocotools raises what the wrong form leads it to
-        raise ValueError(
-            f"an instance must have polygons or run lengths in COCO's format for {height} x {width} pixels, but it has "
-            f"{printable(segmentation, 60)}."
-        ) from error
+        form = f"polygons or run lengths in COCO's format for {height} x {width} pixels"
+        raise ValueError(f"an instance must have {form}, but it has {printable(segmentation, 60)}.") from error
 
 
 def _counts(text: str | bytes) -> list[int]:

@@ -3,6 +3,7 @@
 import collections
 import contextlib
 import dataclasses
+import decimal
 import functools
 import math
 import os
@@ -16,7 +17,7 @@ from typing import Annotated, Any, Self, TypedDict
 
 import numpy as np
 
-from keras_vit._arguments import SKIP, listing, printable, require_packages, to_numpy
+from keras_vit._arguments import SKIP, listing, printable, require_packages, to_numpy, warn_caller
 from keras_vit._files import contents_of, expanded_path, fingerprint
 from keras_vit._options import Count, OneOf, Options, Positive
 from keras_vit._terminal import PlainData, ProgressBar
@@ -77,9 +78,9 @@ class Examples:
 
     pictures: Sequence[Any]  # what `load` reads pixels from: files (with `in_files`), arrays, bytes
     labels: np.ndarray  # int64 (examples,), or float32 rows; zeros where `annotate` makes the targets
-    name: Callable[[int], str]  # of one of `pictures` in messages
-    kind: str  # "folder", "arrays", "tfds:NAME"
     fingerprint: str  # differs where the images or their labels do, as far as that is cheap to tell
+    kind: str = ""  # "folder", "arrays", "tfds:NAME"
+    name: Callable[[int], str] | None = None  # of one of `pictures` in messages; None: the path
     classes: int = 1  # 1 for regression
     class_names: list[str] | None = None
     target: str = "class"
@@ -101,10 +102,10 @@ class Examples:
         return i if self.numbers is None else int(self.numbers[i])
 
     def called(self, i: int) -> str:
-        return self.name(self._number(i))
+        i = self._number(i)
+        return str(self.pictures[i]) if self.name is None else self.name(i)
 
     def request(self, i: int) -> tuple[Any, Any]:
-        """Returns what a worker process needs to read an example."""
         i = self._number(i)
         return self.pictures[i], None if self.notes is None else self.notes[i]
 
@@ -123,7 +124,6 @@ class Examples:
             return fingerprint(self.labels, *marks)
 
     def part(self, keep: Any) -> Self:
-        """Returns the examples of some numbers."""
         keep = np.asarray(keep, "int64")
         numbers = keep if self.numbers is None else self.numbers[keep]
         return dataclasses.replace(self, labels=self.labels[keep], numbers=numbers)
@@ -139,7 +139,6 @@ class Examples:
         return dataclasses.replace(good, load=reader(reading.channels), **changes)
 
     def without_labels(self) -> Self:
-        """Returns the pictures alone."""
         labels = np.zeros(len(self), "int64")
         nothing = {"notes": None, "annotate": None, "class_names": None, "task": ""}
         return dataclasses.replace(self, labels=labels, classes=1, target=NO_TARGET, **nothing)
@@ -195,22 +194,16 @@ def pair_of(element: Any, target: str) -> tuple[np.ndarray, Any]:
     """Returns the images of what a pipeline yields, and their labels, masks or other targets: of a pair, or a dict."""
     keys, are_parts = TARGET_KEYS.get(target, ("label", "labels")), target in ("segments", "boxes")
     if isinstance(element, Mapping):
+        found = f"dict with the keys {sorted(element)}"
         images, targets = (next((element[k] for k in names if k in element), None) for names in (IMAGES, keys))
         if targets is None and are_parts:
             targets = {key: element[key] for key in TARGET_PARTS if key in element} or None
-        if images is None or (targets is None and target != NO_TARGET):
-            raise ValueError(
-                f"The dicts of a pipeline must have the keys 'image' and {keys[0]!r}, but they have {sorted(element)}."
-            )
-    elif isinstance(element, (tuple, list)) and len(element) == 2:
-        images, targets = element
-    elif target == NO_TARGET:
-        images, targets = element, None
     else:
-        raise ValueError(
-            f"The pipeline must yield (images, {keys[0]}s), or a dict with 'image' and {keys[0]!r}, but it yields a "
-            f"{type(element).__name__}."
-        )
+        found, is_pair = type(element).__name__, isinstance(element, (tuple, list)) and len(element) == 2
+        images, targets = element if is_pair else (element, None)
+    if images is None or (targets is None and target != NO_TARGET):
+        wanted = f"(images, {keys[0]}s), or a dict with 'image' and {keys[0]!r}"
+        raise ValueError(f"The pipeline must yield {wanted}, but it yields a {found}.")
     images = to_numpy(images)
     if target == NO_TARGET:
         return images, np.zeros(len(images) if images.ndim == 4 else (), "int64")
@@ -226,11 +219,11 @@ def extremes(image: np.ndarray) -> np.ndarray:
     return np.repeat(np.array([image.min(), image.max()])[None, :, None], image.shape[-1], -1)
 
 
-def check_scale(images: Sequence[np.ndarray], channels: int = 3) -> None:
+def check_scale(images: Sequence[np.ndarray], channels: int = 3, name: str = "images") -> None:
     """Raises ValueError where several images together seem to be scaled already: one of them may be dark."""
     if not any(image.dtype == "uint8" or not image.size for image in images):
         finite = [part for part in map(extremes, images) if np.isfinite(part).all()]  # others are named when read
-        check_pixels(np.stack(finite or [np.zeros((1, 2, channels))]), channels, scaled="raise")
+        check_pixels(np.stack(finite or [np.zeros((1, 2, channels))]), channels, name=name, scaled="raise")
 
 
 def with_channels(images: np.ndarray, channels: int) -> np.ndarray:
@@ -270,12 +263,10 @@ def check_labels(
         shapes = {"number": "(n,) or (n, 1)", "multilabel": "(n, classes) with 0 and 1"}
         shape = shapes.get(target, "(n,) with class numbers, or (n, classes) with values from 0 to 1")
         raise ValueError(
-            f"The labels of {where} must have the shape {shape} for target={target!r}, but {labels.shape} was given."
+            f"The labels of {where} must have the shape {shape} for target={target!r}, not {labels.shape}."
         )
     if classes is not None and labels.shape[1] != classes:
-        raise ValueError(
-            f"The labels of {where} must have {classes} columns, one for each class, not {labels.shape[1]}."
-        )
+        raise ValueError(f"The labels of {where} must have {classes} columns, for classes, not {labels.shape[1]}.")
     values = labels.astype("float64")
     if target == "class":
         fits, allowed = (values >= 0) & (values <= 1), "from 0 to 1"
@@ -336,13 +327,29 @@ def match_labels(data_names: Sequence[str], model_names: Sequence[str], where: s
 
 def check_order(names: Sequence[str], where: str) -> None:
     """Raises ValueError for names that are numbers, whose order as text is another than as numbers."""
-    if names and all(name.isdecimal() for name in names):
+    if all(name.isdecimal() for name in names):
         text, numbers = sorted(names), sorted(names, key=int)
         if text != numbers:
             raise ValueError(
                 f"The classes of {where} are numbers with an ambiguous order. Pass class_names={numbers} to sort them "
                 f"as numbers, or class_names={text} to sort them as text, as Keras and torchvision do."
             )
+
+
+def warn_of_spellings(names: Sequence[str], where: str) -> None:
+    """Warns of classes that differ in capitals only, or in how a number is written: Cat and cat, 1 and 1.0."""
+
+    def plain(name: str) -> Any:
+        try:
+            number = decimal.Decimal(name)  # not a float, in which long numbers become alike
+            return number if number.is_finite() else name.casefold()
+        except decimal.InvalidOperation:
+            return name.casefold()
+
+    counts = collections.Counter(map(plain, names))
+    alike = [name for name in names if counts[plain(name)] > 1]
+    if alike:
+        warn_caller(f"The classes {listing(alike)} of {where} differ in spelling only. Merge them if they are equal.")
 
 
 # How they are read
@@ -372,7 +379,6 @@ class Reading(Options):
 
     @property
     def skip(self) -> bool:
-        """Whether images that cannot be read are left out, and not an error."""
         return self.on_bad_image == "skip"
 
 
@@ -412,6 +418,13 @@ def groups_of(examples: Examples) -> np.ndarray:
 # Splits
 
 
+def check_folder(path: Path, what: str) -> None:
+    """Raises FileNotFoundError, which says with `what`, where there is no such folder."""
+    if not path.is_dir():
+        hint = " It is a file. Open a table with data.open_table." if path.exists() else ""
+        raise FileNotFoundError(f"data must be a folder, but there is no folder {printable(path)} with {what}.{hint}")
+
+
 def split_folders(root: Path, class_names: Sequence[str] | None = None) -> dict[str, Path]:
     """The folder of classes of each split, by the keys of `SPLITS`; the root for each if there are no splits."""
     folders = [entry.name for entry in visible(root) if is_folder(entry)]
@@ -420,19 +433,16 @@ def split_folders(root: Path, class_names: Sequence[str] | None = None) -> dict[
     if not splits:
         return dict.fromkeys(SPLITS, root)
     others = [name for name in folders if split_of(name) is None]
+    hint = "If {!r} is a class, pass the names of all classes as class_names=.".format
     if "train" not in splits and others:
-        raise ValueError(
-            f"{printable(root)} has the folder {splits['test']!r}, which has the name of a split, beside the folders "
-            f"{listing(others)}. Move the training classes into train/. If {splits['test']!r} is a class, pass the "
-            "names of all classes as class_names=."
-        )
+        found = f"{printable(root)} has the folder {splits['test']!r}, which has the name of a split"
+        advice = f"Move the training classes into train/. {hint(splits['test'])}"
+        raise ValueError(f"{found}, beside the folders {listing(others)}. {advice}")
     for name in splits.values():
         entries = visible(root / name)
         if entries and not any(map(is_folder, entries)):
-            raise ValueError(
-                f"{printable(root / name)} has the name of a split, but no class folders. Add them. If {name!r} is "
-                "a class, pass the names of all classes as class_names=."
-            )
+            found = f"{printable(root / name)} has the name of a split, but no class folders"
+            raise ValueError(f"{found}. Add them. {hint(name)}")
     return {split: root / name for split, name in splits.items()}
 
 
@@ -568,7 +578,6 @@ def image_files(folder: str | os.PathLike[str], others: list[str] | None = None)
 
 
 def _image_files(folder: Path, others: list[str], above: tuple[str, ...]) -> list[Path]:
-    """Returns all image files below a folder, sorted; the paths of other files are appended to `others`."""
     real = os.path.realpath(folder)
     if real in above:
         raise ValueError(f"{printable(folder)} links back to a folder above it. Remove the link.")

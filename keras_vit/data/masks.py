@@ -1,11 +1,16 @@
-"""Pictures with a mask each, one number a pixel: in folders, tables, arrays and pipelines of other libraries."""
+"""Pictures whose targets are checked when they are read: what masks, segments and boxes have in common, and masks.
+
+Masks have one number a pixel. They lie in folders, tables and arrays, or come from pipelines of other libraries.
+"""
 
 import dataclasses
+import functools
+import operator
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
@@ -19,25 +24,211 @@ from keras_vit._arguments import (
     warn_caller,
     whole_number,
 )
-from keras_vit._files import expanded_path
+from keras_vit._files import expanded_path, fingerprint
 from keras_vit._terminal import ProgressBar
-from keras_vit.data.annotated import Annotated, opened
-from keras_vit.data.examples import (
-    Examples,
-    Reading,
-    check_scale,
-    image_files,
-    is_pipeline,
-    pick_split,
-    split_of,
-    with_channels,
-)
+from keras_vit.data import examples as base
 from keras_vit.data.tables import LabelTable
 from keras_vit.preprocessing import check_pixels
+from keras_vit.preprocessing.images import read_picture
 
+Targets = dict[str, np.ndarray]
 IMAGES, MASKS = "images", ("masks", "annotations", "labels")  # what the two folders of a data set are called
 CLASSES = "classes.txt"  # beside them: a name on each line, in the order of the numbers
+NO_CLASSES = "A pipeline does not say how many classes there are. Pass classes= or class_names=."
 MODES = ("1", "L", "P", "I", "I;16")  # Pillow's, of one number a pixel
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class Annotated:
+    """Data whose targets are checked when they are read; subclasses have `examples_of(split)` and `checked_parts`."""
+
+    classes: int | None
+    class_names: tuple[str, ...] | None = None
+    pipeline: Any = dataclasses.field(default=None, repr=False)
+    numbers: tuple[int, ...] | None = None
+    task: str = ""
+
+    target: ClassVar[str]
+
+    def in_order(self, names: Sequence[str] | None) -> Self:
+        """Returns the same data with classes in the order of a model's names; itself if either has no names.
+
+        Raises ValueError if the model lacks a class or has it twice.
+        """
+        if names is None or self.class_names in (None, tuple(names)):
+            return self
+        numbers = base.match_labels(self.class_names, names, "data").tolist()
+        if self.numbers is not None:
+            numbers = [numbers[number] for number in self.numbers]
+        return dataclasses.replace(self, classes=len(names), class_names=tuple(names), numbers=tuple(numbers))
+
+    @property
+    def own_classes(self) -> int | None:
+        """The number of classes of the data itself, by which its targets are checked."""
+        return self.classes if self.numbers is None else len(self.numbers)
+
+    def with_targets(self, examples: base.Examples) -> base.Examples:
+        unread = {field.name: None for field in dataclasses.fields(self) if not field.repr}  # worker processes get it
+        check = functools.partial(_checked, dataclasses.replace(self, **unread), examples.annotate)
+        return dataclasses.replace(examples, annotate=check)
+
+    def open_examples(self, split: str, class_names: Sequence[str] | None, reading: base.Reading) -> base.Examples:
+        """Returns the pictures of a split with their targets; with `class_names` the classes come in that order."""
+        here = self.in_order(class_names)
+        names = here.class_names or class_names
+        return dataclasses.replace(
+            here.with_targets(here.examples_of(split)),
+            classes=here.classes or 0,
+            class_names=None if names is None else list(names),
+            target=self.target,
+        ).readable(reading)
+
+
+def _checked(about: Annotated, annotate: Callable[..., Any], note: Any, pixels: np.ndarray, name: str) -> Any:
+    return about.checked(annotate(note, pixels, name), pixels.shape[:2], name)
+
+
+@dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
+class AnnotatedPictures(Annotated):
+    """Pictures with segments or boxes, whose targets are dicts with labels."""
+
+    examples: base.Examples | None = dataclasses.field(default=None, repr=False)
+    tests: Any = dataclasses.field(default=None, repr=False)
+    whole: base.Examples | None = dataclasses.field(default=None, repr=False)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What the pictures are called, such as their paths."""
+        return () if self.examples is None else tuple(map(self.examples.called, range(len(self.examples))))
+
+    @property
+    def has_test_split(self) -> bool:
+        """Whether there are pictures to evaluate on."""
+        return self.tests is not None
+
+    def read(self, i: int) -> tuple[np.ndarray, Targets]:
+        """Returns the pixels of picture `i`, uint8 `(height, width, 3)`, and its targets, a dict of arrays."""
+        return self.with_targets(self.examples).read(range(len(self.examples))[i])
+
+    def part(self, numbers: Iterable[int]) -> Self:
+        """Returns the same data with the pictures of these numbers; negative numbers count from the end."""
+        chosen = [range(len(self.examples))[operator.index(number)] for number in numbers]
+        return dataclasses.replace(self, examples=self.examples.part(chosen), whole=None)
+
+    def in_order(self, names: Sequence[str] | None) -> Self:
+        found = super().in_order(names)
+        if found is self or self.tests is None:
+            return found
+        return dataclasses.replace(found, tests=self.tests.in_order(names))
+
+    def with_classes(self, classes: int | None, names: tuple[str, ...] | None) -> Self:
+        """Returns the data with classes that the user gave; ValueError if their number differs from the data's."""
+        found = self.in_order(names)
+        if classes not in (None, found.classes):
+            given = f"classes={classes}" if names is None else f"class_names={list(names)}"
+            raise ValueError(f"{given} was given, but the {self.target} have {found.classes} classes.")
+        return found if found.class_names or names is None else dataclasses.replace(found, class_names=names)
+
+    def examples_of(self, split: str) -> base.Examples:
+        """Returns the training pictures, or for another split the test pictures if there are any."""
+        chosen = self if split == "train" or self.tests is None else self.tests
+        return dataclasses.replace(
+            chosen.examples if split == "train" or chosen.whole is None else chosen.whole,
+            kind=f"{self.task} {self.target}".strip(),
+            fingerprint=fingerprint(*chosen.names, chosen.examples.fingerprint),
+            task=chosen.task,
+        )
+
+    def checked(self, target: Any, size: tuple[int, ...], where: str) -> Targets:
+        """Returns the target of a picture as arrays, by its (height, width) and its name in error messages.
+
+        Raises ValueError if the target has another form or size.
+        """
+        parts = self.checked_parts(target, size, where)
+        if self.numbers is not None:
+            parts["labels"] = np.array(self.numbers, "int32")[parts["labels"]]
+        return parts
+
+    def labels_of(self, target: Mapping[str, Any], name: str) -> np.ndarray:
+        """Returns the labels of a picture's target as int32; ValueError for one that is not a class."""
+        given, classes = to_numpy(target["labels"]), self.own_classes
+        labels = given.astype("int32")
+        if len(labels) and not ((labels == given).all() and 0 <= labels.min() <= labels.max() < classes):
+            raise ValueError(f"targets must have the labels 0 to {classes - 1}, but {name} has {given.tolist()}.")
+        return labels
+
+
+def opened(
+    pictures: Sequence[Any], notes: Sequence[Any], annotate: Callable[..., Any], *digest: Any, **fields: Any
+) -> base.Examples:
+    """Returns pictures, in files where nothing else is said, whose targets `annotate` makes of notes."""
+    return base.Examples(
+        pictures=pictures,
+        labels=np.zeros(len(pictures), "int64"),  # all are alike where a share is held out
+        fingerprint=fingerprint(*digest),
+        notes=notes,
+        annotate=annotate,
+        **fields,
+    )
+
+
+def in_memory(kind: Any, data: Any, classes: int | None, names: Any, with_empty: bool, **fields: Any) -> Any:
+    """Returns pictures and targets in memory as a `kind` of data; pictures without a target may be left out."""
+    pictures, targets = data
+    if len(pictures) != len(targets):
+        counts = f"{len(pictures)} pictures and {len(targets)} targets"
+        raise ValueError(f"Each picture needs a target, but {counts} were given.")
+    for i, target in enumerate(targets):
+        if not isinstance(target, Mapping):
+            wanted = "With pictures in memory, each target must be a dict with 'labels', and 'masks' or 'boxes'"
+            raise TypeError(f"{wanted}, but that of picture {i} is {target!r:.80}.")
+    labels = [to_numpy(target["labels"]) for target in targets]
+    classes = classes or 1 + max((int(of.max()) for of in labels if len(of)), default=0)
+    kept = [i for i, of in enumerate(labels) if with_empty or len(of)]
+    arrays = [to_numpy(picture) for picture in pictures[:16] if hasattr(picture, "shape")]
+    if arrays:
+        base.check_scale(arrays)
+    whole = opened(
+        pictures,
+        targets,
+        lambda target, pixels, name: target,
+        fingerprint(*(to_numpy(pictures[i]) for i in kept[:16])),
+        len(kept),
+        name="picture {}".format,
+        load=lambda picture: as_bytes(read_picture(picture)),
+        in_files=False,
+    )
+    pictures_of = {"examples": whole} if with_empty else {"examples": whole.part(kept), "whole": whole}
+    found = kind(classes=classes, class_names=names, **pictures_of, **fields)
+    for i, target in enumerate(targets):
+        found.checked(target, np.shape(pictures[i])[:2], f"picture {i}")
+    return found
+
+
+def from_pipeline(kind: Any, source: Any, classes: int | None, names: tuple[str, ...] | None, **fields: Any) -> Any:
+    """Returns the `kind` of data that a pipeline yields."""
+    if classes is None:
+        raise ValueError(NO_CLASSES)
+    return kind(classes=classes, class_names=names, pipeline=source, **fields)
+
+
+def with_tests(
+    read: Callable[[Any, Any], Any], splits: Mapping[str, Any], names: Sequence[str] | None, split: str = "train"
+) -> Any:
+    """Returns what `read` makes of a split, with the classes of the training pictures; of these with `tests`."""
+    train = read(base.pick_split(splits, "train"), names)
+    if len(splits) == 1:
+        return train
+    tests = read(base.pick_split(splits, "validation" if split == "train" else split), train.class_names)
+    return dataclasses.replace(train, tests=tests) if split == "train" else tests
+
+
+def as_bytes(picture: np.ndarray) -> np.ndarray:
+    """Returns a picture of 0..255 as uint8; fractions are rounded."""
+    return picture if picture.dtype == np.uint8 else picture.round().clip(0, 255).astype("uint8")
+
+
+# Masks
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -70,10 +261,9 @@ class MaskedImages(Annotated):
     def __post_init__(self) -> None:
         """Raises ValueError if the number that stands for no class is one of the classes."""
         if 0 <= self.ignore < (self.classes or 0):
-            raise ValueError(
-                f"ignore must not be a class number, but {self.ignore} is one of the {self.classes} classes. If 0 "
-                "stands for no class, pass reduce_zero_label=True."
-            )
+            found = f"{self.ignore} is one of the {self.classes} classes"
+            advice = "If 0 stands for no class, pass reduce_zero_label=True."
+            raise ValueError(f"ignore must not be a class number, but {found}. {advice}")
 
     @property
     def has_test_split(self) -> bool:
@@ -81,7 +271,7 @@ class MaskedImages(Annotated):
         if isinstance(self.source, LabelTable):
             return self.source.has_test_split
         names = self.source if isinstance(self.source, Mapping) else _split_folders(self.source)
-        return any(place is not None and place[0] != "train" for place in map(split_of, names))
+        return any(place is not None and place[0] != "train" for place in map(base.split_of, names))
 
     def checked(self, mask: Any, size: tuple[int, ...], name: str) -> np.ndarray:
         """Returns a mask as int32 class numbers and `ignore`.
@@ -91,10 +281,8 @@ class MaskedImages(Annotated):
         labels = to_numpy(mask)
         labels = labels[..., 0] if labels.ndim == len(size) + 1 and labels.shape[-1] == 1 else labels
         if labels.shape != size or not labels.size:
-            raise ValueError(
-                f"The mask of {name} must have the size of the picture, {size}, and pixels, but its shape is "
-                f"{labels.shape}."
-            )
+            wanted = f"the size of the picture, {size}, and pixels"
+            raise ValueError(f"The mask of {name} must have {wanted}, but its shape is {labels.shape}.")
         if labels.dtype.kind not in "iub" and not (labels.dtype.kind == "f" and (labels == np.floor(labels)).all()):
             raise ValueError(f"The mask of {name} must hold whole numbers, but its dtype is {labels.dtype}.")
         given = labels = labels.astype("int32")
@@ -104,10 +292,10 @@ class MaskedImages(Annotated):
         wrong = (labels != self.ignore) & ((labels < 0) | (labels >= (count or np.inf)))
         if wrong.any():
             known = f"there are {count} classes" if count else "class numbers begin at 0"
-            raise ValueError(
-                f"The mask of {name} has the label {given[wrong][0]}, but {known}. If 0 stands for no class, pass "
-                "reduce_zero_label=True; if another number does, pass ignore=NUMBER."
+            advice = (
+                "If 0 stands for no class, pass reduce_zero_label=True; if another number does, pass ignore=NUMBER."
             )
+            raise ValueError(f"The mask of {name} has the label {given[wrong][0]}, but {known}. {advice}")
         if self.numbers is not None:
             is_class = labels != self.ignore
             labels = np.where(is_class, np.array(self.numbers, "int32")[np.where(is_class, labels, 0)], self.ignore)
@@ -142,7 +330,7 @@ class MaskedImages(Annotated):
 
     def numbers_seen(self, skip: bool = False) -> set[int]:
         """Returns the numbers that occur in training masks, `ignore` as well, until all classes have been seen."""
-        examples, seen = self.open_examples("train", None, Reading(check="none")), set[int]()
+        examples, seen = self.open_examples("train", None, base.Reading(check="none")), set[int]()
 
         def one(i: int) -> list[int]:
             try:
@@ -162,38 +350,36 @@ class MaskedImages(Annotated):
                     break
         return seen
 
-    def examples_of(self, split: str) -> Examples:
+    def examples_of(self, split: str) -> base.Examples:
         """Returns the pictures of a split (see `pick_split`), with their masks."""
-        source = pick_split(self.source, split) if isinstance(self.source, Mapping) else self.source
-        in_files, kind = isinstance(source, (LabelTable, str, os.PathLike)), "folder of masks"
+        source = base.pick_split(self.source, split) if isinstance(self.source, Mapping) else self.source
+        in_files, kind, name = isinstance(source, (LabelTable, str, os.PathLike)), "folder of masks", None
         if isinstance(source, LabelTable):
             rows, kind = source.rows_of(split), "table of masks"
             files = [(source.files[i], source.masks[i]) for i in rows]
-            called = [f"{source.files[i]} ({source.rows[i]})" for i in rows]
+            name = [source.called(i) for i in rows].__getitem__
         elif in_files:
             files = _files(Path(source), split)
-            called = [str(path) for path, _ in files]
         else:
-            kind, images, masks = "arrays of masks", *_arrays(source)
-            called = [f"images[{i}]" for i in range(len(images))]
+            kind, name, images, masks = "arrays of masks", "images[{}]".format, *_arrays(source)
             digest = [to_numpy(part[i]) for part in (images, masks) for i in (0, -1)]
         if in_files:
             images, masks = zip(*files, strict=True)
             digest = [(path.name, mask.stat().st_size if mask.exists() else 0) for path, mask in files]
         settings = [self.ignore, self.reduce_zero_label, *([self.numbers] if self.numbers else [])]
-        about = {"kind": kind, "name": called.__getitem__, "in_files": in_files, "ignore": self.ignore}
-        return opened(images, masks, _mask_of, len(called), *settings, *digest, **about)
+        about = {"kind": kind, "name": name, "in_files": in_files, "ignore": self.ignore}
+        return opened(images, masks, _mask_of, len(images), *settings, *digest, **about)
 
-    def open_examples(self, split: str, class_names: Sequence[str] | None, reading: Reading) -> Examples:
+    def open_examples(self, split: str, class_names: Sequence[str] | None, reading: base.Reading) -> base.Examples:
         examples = super().open_examples(split, class_names, reading)
         if examples.in_files:
             return examples
 
         def load(image: Any) -> np.ndarray:
-            pixels = with_channels(to_numpy(image)[None], reading.channels)[0]
+            pixels = base.with_channels(to_numpy(image)[None], reading.channels)[0]
             return check_pixels(pixels, reading.channels, name="the picture", scaled="ignore")
 
-        check_scale([load(examples.pictures[i]) for i in range(min(16, len(examples)))], reading.channels)
+        base.check_scale([load(examples.pictures[i]) for i in range(min(16, len(examples)))], reading.channels)
         return dataclasses.replace(examples, load=load)
 
 
@@ -243,26 +429,22 @@ def open_masks(
         given = {"classes": (classes, None), "class_names": (names, None), "ignore": (ignore, 255)}
         for name, (value, unset) in (given | {"reduce_zero_label": (reduce_zero_label, False)}).items():
             if value not in (unset, getattr(source, name)):
-                raise ValueError(
-                    f"{name}={value!r} was given, but the masks were opened with {getattr(source, name)!r}. Pass it "
-                    "to the first call of open_masks only."
-                )
+                found = f"{name}={value!r} was given, but the masks were opened with {getattr(source, name)!r}"
+                raise ValueError(f"{found}. Pass it to the first call of open_masks only.")
         return source
     if isinstance(source, LabelTable) and source.masks is None:
-        raise ValueError(
-            f'{source.source} has labels of whole images, not masks. Open it with open_table(..., target="mask").'
-        )
+        advice = 'Open it with open_table(..., target="mask").'
+        raise ValueError(f"{source.source} has labels of whole images, not masks. {advice}")
     if isinstance(source, (str, os.PathLike)):
-        if not os.path.isdir(source):
-            raise FileNotFoundError(f"data must be a folder of images/ and masks/, but {str(source)!r} does not exist.")
+        base.check_folder(Path(source), "images/ and masks/")
         names, classes = check_class_names(names or names_beside(source), classes)
-    is_other = isinstance(source, (str, os.PathLike, Mapping, LabelTable)) or not is_pipeline(source)
-    about = {"classes": classes, "class_names": names, "pipeline": None if is_other else source}
+    pipeline = source if base.is_pipeline(source) else None
+    about = {"classes": classes, "class_names": names, "pipeline": pipeline}
     data = MaskedImages(source, ignore, reduce_zero_label, **about)
-    if not is_other and hasattr(source, "__next__"):
+    if pipeline is not None and hasattr(source, "__next__"):
         raise TypeError("An iterator can be read only once. Pass its source instead: a data set, or a list.")
-    if not is_other and classes is None:
-        raise ValueError("A pipeline does not say how many classes its masks have. Pass classes= or class_names=.")
+    if pipeline is not None and classes is None:
+        raise ValueError(NO_CLASSES)
     if classes is None:
         seen = data.numbers_seen() - {ignore}
         if not seen:
@@ -272,10 +454,7 @@ def open_masks(
 
 
 def mask_targets(
-    labels: Any,
-    ignore: int = 255,
-    reduce_zero_label: bool = False,
-    segments: Sequence[Mapping[str, Any]] | None = None,
+    labels: Any, ignore: int = 255, reduce_zero_label: bool = False, segments: Sequence[Mapping[str, Any]] | None = None
 ) -> dict[str, np.ndarray]:
     """Returns the mask and the class of each segment of a segmentation map, as a target of an EoMT.
 
@@ -327,14 +506,11 @@ def read_mask(path: Path) -> np.ndarray:
     except Exception as error:  # Decoders raise errors of many kinds on damaged data.
         raise ValueError(f"{printable(path)} cannot be read as a mask: {error}") from error
     if kind in ("JPEG", "MPO"):
-        raise ValueError(
-            f"{printable(path)} is a JPEG, whose compression changes class numbers. Save the original mask as a PNG."
-        )
+        found = f"{printable(path)} is a JPEG, whose compression changes class numbers"
+        raise ValueError(f"{found}. Save the original mask as a PNG.")
     if numbers is None:
-        raise ValueError(
-            f"{printable(path)} has colours (mode {mode}), but a mask has one number for each pixel. Save class "
-            "numbers in place of colours."
-        )
+        found = f"{printable(path)} has colours (mode {mode}), but a mask has one number for each pixel"
+        raise ValueError(f"{found}. Save class numbers in place of colours.")
     return numbers
 
 
@@ -342,10 +518,8 @@ def mask_at_size(mask: np.ndarray, picture: np.ndarray, file: Path) -> np.ndarra
     """Returns a mask `(height, width, ...)` at the size of its picture, of the nearest pixels, as EoMT's authors do."""
     old, new = mask.shape[:2], picture.shape[:2]
     if abs(new[0] * old[1] - new[1] * old[0]) > max(*old, *new):  # more than rounding
-        raise ValueError(
-            f"{printable(file)} must have the aspect ratio of its picture, {new[0]} x {new[1]} pixels, but it has "
-            f"{old[0]} x {old[1]}."
-        )
+        wanted = f"the aspect ratio of its picture, {new[0]} x {new[1]} pixels"
+        raise ValueError(f"{printable(file)} must have {wanted}, but it has {old[0]} x {old[1]}.")
     rows, columns = (np.arange(side) * before // side for before, side in zip(old, new, strict=True))
     return mask[rows[:, None], columns]
 
@@ -363,10 +537,8 @@ def names_beside(source: Any) -> tuple[str, ...] | None:
 
 def _arrays(source: Any) -> tuple[Any, Any]:
     if not isinstance(source, (tuple, list)) or len(source) != 2:
-        raise TypeError(
-            "data must be a folder of images/ and masks/, (images, masks), or a dict of these, but "
-            f"{type(source).__name__} was given."
-        )
+        wanted = "a folder of images/ and masks/, (images, masks), or a dict of these"
+        raise TypeError(f"data must be {wanted}, but {type(source).__name__} was given.")
     images, masks = source
     if not len(images) or len(images) != len(masks):
         raise ValueError(f"Each image needs a mask, but there are {len(images)} images and {len(masks)} masks.")
@@ -383,7 +555,7 @@ def _split_folders(root: Any) -> dict[str, tuple[Path, Path]]:
     root, found = Path(root), {}
     inside = root / IMAGES if (root / IMAGES).is_dir() else root
     for folder in sorted(inside.iterdir()):
-        if folder.is_dir() and split_of(folder.name):
+        if folder.is_dir() and base.split_of(folder.name):
             above = inside == root  # train/images, and not images/train
             below = (folder, _mask_folder(root) / folder.name)
             found[folder.name] = (folder / IMAGES, _mask_folder(folder)) if above else below
@@ -398,7 +570,7 @@ def _mask_folder(root: Path) -> Path:
 def files_by_name(folder: Path) -> dict[Path, Path]:
     """Returns the images below a folder, by their paths in it without the ending; ValueError if two have one."""
     files: dict[Path, Path] = {}
-    for path in image_files(folder):
+    for path in base.image_files(folder):
         other = files.setdefault(path.relative_to(folder).with_suffix(""), path)
         if other != path:
             raise ValueError(f"{printable(other)} and {printable(path.name)} differ in their suffix only. Keep one.")
@@ -408,19 +580,16 @@ def files_by_name(folder: Path) -> dict[Path, Path]:
 def _files(root: Path, split: str) -> list[tuple[Path, Path]]:
     """Returns each picture of a split with its mask, sorted; masks without a picture are left out with a warning."""
     folders = _split_folders(root)
-    pictures, masks = pick_split(folders, split) if folders else (root / IMAGES, _mask_folder(root))
+    pictures, masks = base.pick_split(folders, split) if folders else (root / IMAGES, _mask_folder(root))
     for folder, kind in ((pictures, "pictures"), (masks, "masks")):
-        if not folder.is_dir():
-            raise FileNotFoundError(f"There is no folder {printable(folder)} with the {kind} of the data.")
+        base.check_folder(folder, f"the {kind}")
     by_name, files = files_by_name(masks), files_by_name(pictures)
     if not files:
         raise ValueError(f"{printable(pictures)} must contain image files, but has none.")
     without = [str(name) for name in files if name not in by_name]
     if without:
-        raise ValueError(
-            f"{len(without)} pictures in {printable(pictures)} have no mask in {printable(masks)}: {listing(without)}. "
-            "Add the masks, or remove the pictures."
-        )
+        found = f"{len(without)} pictures in {printable(pictures)} have no mask in {printable(masks)}"
+        raise ValueError(f"{found}: {listing(without)}. Add the masks, or remove the pictures.")
     unused = [str(name) for name in by_name if name not in files]
     if unused:
         warn_caller(f"{len(unused)} masks in {printable(masks)} have no picture, and are left out: {listing(unused)}.")

@@ -12,17 +12,21 @@ TensorFlow, in float32. Here every rounding is the same, in the same order, and 
 
 import functools
 import math
-import numbers
 import operator
 from collections.abc import Callable
 
 import numpy as np
 
-from keras_vit._arguments import whole_number
+from keras_vit._arguments import check_choice, check_type, whole_number
+from keras_vit._options import UpTo, option, refuse
 
 MAX_MAGNITUDE = 30
 # What the original turns around, by negating the magnitude, in half of all cases.
 SIGNED_OPERATIONS = ("Rotate", "ShearX", "ShearY", "TranslateX", "TranslateY")
+_OF_OPERATIONS = {
+    "negate": option(False, when={"name": SIGNED_OPERATIONS}),
+    "center": option(when={"name": ("Cutout",)}),
+}
 _GREY = 128  # where nothing of the image is
 _VALUES = np.arange(256, dtype="float32")
 
@@ -39,8 +43,7 @@ def randaugment(image: np.ndarray, layers: int, magnitude: float, generator: np.
         (24, 24, 3)
     """
     whole_number("layers", layers, 1)
-    if not isinstance(generator, np.random.Generator):
-        raise TypeError(f"generator must be a numpy.random.Generator, for example default_rng(0), not {generator!r}.")
+    check_type("generator", generator, np.random.Generator, "a numpy.random.Generator, such as default_rng(0)")
     _check_image(image)
     height, width, _ = image.shape
     for _ in range(layers):
@@ -52,11 +55,7 @@ def randaugment(image: np.ndarray, layers: int, magnitude: float, generator: np.
 
 
 def randaugment_operation(
-    image: np.ndarray,
-    name: str,
-    magnitude: float,
-    negate: bool = False,
-    center: tuple[int, int] | None = None,
+    image: np.ndarray, name: str, magnitude: float, negate: bool = False, center: tuple[int, int] | None = None
 ) -> np.ndarray:
     """Returns an image after one of RandAugment's 16 operations, uint8 of the same shape.
 
@@ -80,25 +79,15 @@ def randaugment_operation(
         True
     """
     _check_image(image)
-    if not isinstance(name, str) or name not in OPERATIONS:
-        raise ValueError(f"name must be one of {list(OPERATIONS)}, but {name!r} was given.")
-    if not isinstance(magnitude, numbers.Real) or isinstance(magnitude, bool):
-        raise TypeError(f"magnitude must be a number in 0..30, but {magnitude!r} was given.")
-    if not 0 <= magnitude <= MAX_MAGNITUDE:
-        raise ValueError(f"magnitude must be in 0..30, but {magnitude!r} was given.")
-    level = float(magnitude) / 10
-    if negate and name not in SIGNED_OPERATIONS:
-        raise ValueError(f"negate=True needs one of {list(SIGNED_OPERATIONS)}, but the operation is {name!r}.")
-    if center is not None and name != "Cutout":
-        raise ValueError(f"center is for 'Cutout' only, but center={center!r} was given for {name!r}.")
-    image = np.ascontiguousarray(image)
+    check_choice("name", name, OPERATIONS)
+    refuse(_OF_OPERATIONS, {"negate": negate, "center": center}, {"name": name})
+    level, image = UpTo(MAX_MAGNITUDE)("magnitude", magnitude) / 10, np.ascontiguousarray(image)
     if name == "Cutout":
         return _cutout(image, level, center)
     return _FUNCTIONS[name](image, -level if negate else level)
 
 
 def _check_image(image: np.ndarray) -> None:
-    """Raises TypeError unless it is a uint8 array, ValueError unless it is `(height, width, 3)` with pixels."""
     expected = "image must be a uint8 array (height, width, 3) with values 0..255"
     if not isinstance(image, np.ndarray) or image.dtype != np.uint8:
         raise TypeError(f"{expected}, but {getattr(image, 'dtype', type(image).__name__)} was given.")
@@ -142,7 +131,6 @@ def _posterize(image: np.ndarray, level: float) -> np.ndarray:
 
 
 def _solarize(image: np.ndarray, level: float) -> np.ndarray:
-    """Returns an image whose values from `int(256 level)` modulo 256 on are inverted."""
     threshold = int(level * 256) % 256
     return _map(image, np.where(_VALUES < threshold, _VALUES, 255 - _VALUES))
 
@@ -217,7 +205,6 @@ def _map(image: np.ndarray, table: np.ndarray) -> np.ndarray:
 
 
 def _map_channels(image: np.ndarray, tables: list[np.ndarray]) -> np.ndarray:
-    """Returns a new image of which each value is replaced by its entry in the table of its channel."""
     channels = (np.ascontiguousarray(image[..., number]) for number in range(3))
     return np.stack([_map(channel, table) for channel, table in zip(channels, tables, strict=True)], axis=-1)
 
@@ -258,7 +245,6 @@ def _round(points: np.ndarray, size: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _cutout(image: np.ndarray, level: float, center: tuple[int, int] | None) -> np.ndarray:
-    """Returns a copy of an image with a grey square of `2 int(40 level)` pixels a side around a pixel (row, column)."""
     height, width, _ = image.shape
     if center is None:
         raise ValueError("Cutout needs the centre of its square. Pass center=(row, column).")

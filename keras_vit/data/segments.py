@@ -16,19 +16,9 @@ import numpy as np
 from keras_vit._arguments import Source, check_choice, check_class_names, listing, to_numpy, warn_caller
 from keras_vit._files import expanded_path
 from keras_vit._options import option, refuse
-from keras_vit.data.annotated import (
-    AnnotatedPictures,
-    Targets,
-    as_bytes,
-    from_pipeline,
-    in_memory,
-    opened,
-    with_tests,
-)
+from keras_vit.data import examples as base
+from keras_vit.data import masks as annotated
 from keras_vit.data.coco import instance_targets, panoptic_targets, pictures_by_name, read_annotation, warn_of_crowds
-from keras_vit.data.examples import SPLITS, Reading, folders_of_splits, image_files, is_pipeline, one_pass, pair_of
-from keras_vit.data.masks import MaskedImages, mask_at_size, mask_targets, names_beside, open_masks, read_mask
-from keras_vit.data.tables import LabelTable
 from keras_vit.preprocessing import label_set
 from keras_vit.preprocessing.images import read_picture
 
@@ -36,7 +26,7 @@ _NUMBER = re.compile(r"[-_]?\d*$")  # after the class in the name of an instance
 
 
 @dataclasses.dataclass(frozen=True, eq=False, kw_only=True)
-class SegmentedImages(AnnotatedPictures):
+class SegmentedImages(annotated.AnnotatedPictures):
     """Pictures with the masks of their segments, for `finetune_segmentation`; `open_segments` returns them.
 
     Attributes:
@@ -59,7 +49,7 @@ class SegmentedImages(AnnotatedPictures):
     """
 
     stuff: tuple[int, ...] = ()
-    masks: MaskedImages | None = dataclasses.field(default=None, repr=False)  # semantic ones
+    masks: annotated.MaskedImages | None = dataclasses.field(default=None, repr=False)  # semantic ones
 
     target: ClassVar[str] = "segments"
 
@@ -69,15 +59,13 @@ class SegmentedImages(AnnotatedPictures):
             return self
         return dataclasses.replace(found, stuff=tuple(sorted(names.index(self.class_names[k]) for k in self.stuff)))
 
-    def checked_parts(self, target: Any, size: tuple[int, ...], where: str) -> Targets:
+    def checked_parts(self, target: Any, size: tuple[int, ...], where: str) -> annotated.Targets:
         """Returns `masks` `(n, height, width)` and `labels` `(n,)` of a target that has these, or of a mask."""
         if not isinstance(target, Mapping):
-            target = mask_targets(self.masks.checked(target, size, where), self.masks.ignore)
+            target = annotated.mask_targets(self.masks.checked(target, size, where), self.masks.ignore)
         labels, masks = self.labels_of(target, where), to_numpy(target["masks"])
         if masks.shape != (len(labels), *size):
-            raise ValueError(
-                f"masks of {where} must have the shape {(len(labels), *size)}, but {masks.shape} was given."
-            )
+            raise ValueError(f"masks of {where} must have the shape {(len(labels), *size)}, not {masks.shape}.")
         extra = {name: to_numpy(target[name]).astype(kind) for name, kind in _EXTRA.items() if name in target}
         return {"masks": masks.astype(bool), "labels": labels, **extra}
 
@@ -119,25 +107,25 @@ def open_segments(
     """
     source, annotations = expanded_path(source), expanded_path(annotations)
     names, count = check_class_names(class_names, classes)
-    check_choice("split", split, tuple(SPLITS))
+    check_choice("split", split, tuple(base.SPLITS))
     of_masks = {"ignore": ignore, "reduce_zero_label": reduce_zero_label}
-    listed, folders = names or names_beside(source), _instance_folders(source)
+    listed, folders = names or annotated.names_beside(source), _instance_folders(source)
     if isinstance(source, SegmentedImages):
         kind, make = "segments that are open", lambda: source
     elif annotations is not None:
         kind, make = "COCO's annotations", lambda: _coco(Path(source), Path(annotations), listed)
     elif isinstance(source, tuple) and len(source) == 2 and len(source[1]) and isinstance(source[1][0], Mapping):
         kind, fields = "arrays of masks with labels", {"with_empty": False, "task": "instance"}
-        make = functools.partial(in_memory, SegmentedImages, source, count, names, **fields)
+        make = functools.partial(annotated.in_memory, SegmentedImages, source, count, names, **fields)
     elif isinstance(source, (str, os.PathLike)) and (Path(source) / "annotations_instance").is_dir():
         kind, make = "ADE20K's folder", lambda: _ade20k(Path(source), split)
     elif folders:
-        kind, make = _INSTANCES[len(folders) > 1], lambda: with_tests(_instances, folders, listed, split)
+        kind, make = _INSTANCES[len(folders) > 1], lambda: annotated.with_tests(_instances, folders, listed, split)
     elif _yields_targets(source):
         kind = "pipelines of masks with labels"
-        make = functools.partial(from_pipeline, SegmentedImages, source, count, names, task="instance")
+        make = functools.partial(annotated.from_pipeline, SegmentedImages, source, count, names, task="instance")
     else:
-        masks = open_masks(source, classes=classes, class_names=class_names, **of_masks)
+        masks = annotated.open_masks(source, classes=classes, class_names=class_names, **of_masks)
         kind, make = "masks" if masks.pipeline is None else "a pipeline of masks", lambda: _semantic(masks, split)
     refuse(_OF_KINDS, {"annotations": annotations, "split": split, **of_masks}, {"data": kind})
     return make().with_classes(count, names)
@@ -156,29 +144,30 @@ _OF_KINDS = {
 
 def _yields_targets(source: Any) -> bool:
     """Whether a pipeline, which can be gone through again, yields masks with labels."""
-    is_table = isinstance(source, (MaskedImages, LabelTable, str, os.PathLike, Mapping))
-    if is_table or not is_pipeline(source) or hasattr(source, "__next__"):
+    if not base.is_pipeline(source) or hasattr(source, "__next__"):
         return False
-    _, first = pair_of(next(iter(one_pass(source)), ()), SegmentedImages.target)
+    _, first = base.pair_of(next(iter(base.one_pass(source)), ()), SegmentedImages.target)
     return isinstance(first, Mapping) or isinstance(first[0], Mapping)
 
 
-def _semantic(masks: MaskedImages, split: str) -> SegmentedImages:
+def _semantic(masks: annotated.MaskedImages, split: str) -> SegmentedImages:
     """Returns the pictures of a split with semantic masks, of which each class that occurs is a segment."""
     found = SegmentedImages(
         classes=masks.classes, class_names=masks.class_names, task="semantic", masks=masks, pipeline=masks.pipeline
     )
     if masks.pipeline is not None:
         return found
-    examples = masks.open_examples(split, None, Reading(check="none"))
-    load = examples.load if examples.in_files else lambda picture: as_bytes(examples.load(picture))
+    examples = masks.open_examples(split, None, base.Reading(check="none"))
+    load = examples.load if examples.in_files else lambda picture: annotated.as_bytes(examples.load(picture))
     annotate = functools.partial(_of_mask, examples.annotate, masks.ignore)
     tests = _semantic(masks, "validation") if split == "train" and masks.has_test_split else None
     return dataclasses.replace(found, examples=dataclasses.replace(examples, load=load, annotate=annotate), tests=tests)
 
 
-def _of_mask(annotate: Callable[..., np.ndarray], ignore: int, note: Any, pixels: np.ndarray, name: str) -> Targets:
-    return mask_targets(annotate(note, pixels, name), ignore)
+def _of_mask(
+    annotate: Callable[..., np.ndarray], ignore: int, note: Any, pixels: np.ndarray, name: str
+) -> annotated.Targets:
+    return annotated.mask_targets(annotate(note, pixels, name), ignore)
 
 
 def _coco(folder: Path, file: Path, names: Sequence[str] | None) -> SegmentedImages:
@@ -199,7 +188,7 @@ def _coco(folder: Path, file: Path, names: Sequence[str] | None) -> SegmentedIma
     kept = [about.is_panoptic or not all(row.crowd) for row in rows]
     paths = [find(row.picture, keep) for row, keep in zip(rows, kept, strict=True)]
     there = [i for i, path in enumerate(paths) if path is not None]
-    whole = opened(paths, notes, annotate, file.name, file.stat().st_size, sum(kept)).part(there)
+    whole = annotated.opened(paths, notes, annotate, file.name, file.stat().st_size, sum(kept)).part(there)
     examples = whole.part(np.flatnonzero(np.array(kept)[there]))
     classes = {"classes": len(about.names), "class_names": about.names, "stuff": about.stuff}
     return SegmentedImages(examples=examples, whole=whole, task=task, **classes)
@@ -208,7 +197,7 @@ def _coco(folder: Path, file: Path, names: Sequence[str] | None) -> SegmentedIma
 def _ade20k(root: Path, split: str) -> SegmentedImages:
     """Returns a split of ADE20K: stuff of the semantic masks, and things of the instances' files."""
     known = label_set("ade20k")
-    semantic = _semantic(open_masks(root, class_names=known.names, reduce_zero_label=True), split)
+    semantic = _semantic(annotated.open_masks(root, class_names=known.names, reduce_zero_label=True), split)
     places = [Path(name).relative_to(root / "images").with_suffix(".png") for name in semantic.names]
     files = [root / "annotations_instance" / place for place in places]
     missing = [str(file) for file in files if not file.is_file()]
@@ -221,18 +210,20 @@ def _ade20k(root: Path, split: str) -> SegmentedImages:
     return dataclasses.replace(semantic, examples=examples, task="panoptic", stuff=known.stuff, tests=tests, masks=None)
 
 
-def _ade20k_targets(semantic: Callable[..., Targets], files: tuple[Path, Path], pixels: Any, name: str) -> Targets:
+def _ade20k_targets(
+    semantic: Callable[..., annotated.Targets], files: tuple[Path, Path], pixels: Any, name: str
+) -> annotated.Targets:
     """Returns the segments of a semantic mask and of a file of instances."""
     known, file = label_set("ade20k"), files[1]
     things = [k for k in range(len(known.names)) if k not in known.stuff]
     found = semantic(files[0], pixels, name)
-    kinds, numbers, _ = np.moveaxis(mask_at_size(read_picture(file), pixels, file).astype("int64"), -1, 0)
+    kinds, numbers, _ = np.moveaxis(annotated.mask_at_size(read_picture(file), pixels, file).astype("int64"), -1, 0)
     ids = np.where(numbers > 0, 256 * kinds + numbers, 0)
     keys = [key for key in np.unique(ids).tolist() if key]
     if any(not 1 <= key // 256 <= len(things) for key in keys):
         found = sorted({key // 256 for key in keys})
         raise ValueError(f"The first channel of {file} must have class numbers 1 to {len(things)}, but has {found}.")
-    single = mask_targets(ids, segments=[{"id": key, "label": things[key // 256 - 1]} for key in keys])
+    single = annotated.mask_targets(ids, segments=[{"id": key, "label": things[key // 256 - 1]} for key in keys])
     stuff = np.isin(found["labels"], known.stuff)
     return {name: np.concatenate([found[name][stuff], single[name]]) for name in found}
 
@@ -242,15 +233,14 @@ def _instance_folders(source: Any) -> dict[str, Path]:
     if not isinstance(source, (str, os.PathLike)) or not Path(source).is_dir():
         return {}
     root = Path(source)
-    folders = {"train": root} if (root / "instances").is_dir() else folders_of_splits(root)
+    folders = {"train": root} if (root / "instances").is_dir() else base.folders_of_splits(root)
     return {name: folder for name, folder in folders.items() if (folder / "instances").is_dir()}
 
 
 def _instances(folder: Path, names: Sequence[str] | None) -> SegmentedImages:
     """Returns pictures of a folder with a file for each instance; those without files are left out."""
-    if not (folder / "images").is_dir():
-        raise FileNotFoundError(f"There is no folder {folder / 'images'} with the pictures of the instances.")
-    found = image_files(folder / "images")
+    base.check_folder(folder / "images", "the pictures of the instances")
+    found = base.image_files(folder / "images")
     pictures = {path.stem: path for path in found}
     if len(pictures) < len(found):
         raise ValueError(f"{folder / 'images'} has two pictures whose names differ in their suffix only. Keep one.")
@@ -259,7 +249,9 @@ def _instances(folder: Path, names: Sequence[str] | None) -> SegmentedImages:
         warn_caller(
             f"{len(unused)} folders of {folder / 'instances'} are left out, without picture: {listing(unused)}."
         )
-    files = {path: image_files(folder / "instances" / stem) for stem, path in pictures.items() if stem not in unused}
+    files = {
+        path: base.image_files(folder / "instances" / stem) for stem, path in pictures.items() if stem not in unused
+    }
     files = {path: parts for path, parts in files.items() if parts}
     labels = {part: _NUMBER.sub("", part.stem) for parts in files.values() for part in parts}
     known = tuple(names or sorted({*labels.values()}))
@@ -270,11 +262,11 @@ def _instances(folder: Path, names: Sequence[str] | None) -> SegmentedImages:
         raise ValueError(f"{folder}/instances must have files whose names {wanted}, but {found}.")
     notes = [[(part, known.index(labels[part])) for part in parts] for parts in files.values()]
     digest = tuple((part.name, part.stat().st_size) for part in labels)
-    examples = opened(list(files), notes, _of_files, *digest)
+    examples = annotated.opened(list(files), notes, _of_files, *digest)
     return SegmentedImages(examples=examples, classes=len(known), class_names=known, task="instance")
 
 
-def _of_files(parts: Sequence[tuple[Path, int]], pixels: np.ndarray, name: str) -> Targets:
+def _of_files(parts: Sequence[tuple[Path, int]], pixels: np.ndarray, name: str) -> annotated.Targets:
     """Returns the segments of files with a mask each, and their classes."""
-    masks = [mask_at_size(read_mask(part) > 0, pixels, part) for part, _ in parts]
+    masks = [annotated.mask_at_size(annotated.read_mask(part) > 0, pixels, part) for part, _ in parts]
     return {"masks": np.stack(masks), "labels": np.array([label for _, label in parts], "int32")}

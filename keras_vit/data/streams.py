@@ -26,29 +26,8 @@ import numpy as np
 
 from keras_vit._arguments import SKIP, printable, warn_caller
 from keras_vit._processes import cores, share
-from keras_vit.data.augmentation import (
-    MIXUP,
-    ORDER,
-    ImageTransform,
-    Transform,
-    draws,
-    mixed,
-    resize_for_evaluation,
-)
-from keras_vit.data.examples import (
-    DENSE,
-    NO_TARGET,
-    BadImage,
-    Examples,
-    Reading,
-    check_labels,
-    count_steps,
-    extremes,
-    is_py_dataset,
-    one_pass,
-    pair_of,
-    sampled,
-)
+from keras_vit.data import examples as base
+from keras_vit.data.augmentation import MIXUP, ORDER, ImageTransform, Transform, draws, mixed, resize_for_evaluation
 from keras_vit.data.workers import Worker
 from keras_vit.preprocessing import check_pixels
 
@@ -108,8 +87,6 @@ class Stream(Protocol):
 
 
 class _Mapped(Stream):
-    """A stream whose batches are those of another one after a function; all else is that stream's."""
-
     def __init__(self, stream: Stream, function: Callable[..., tuple[Any, ...]]) -> None:
         self._stream, self._function = stream, function
         self.batch_size, self.steps_per_epoch = stream.batch_size, stream.steps_per_epoch
@@ -154,8 +131,8 @@ class ImageStream(Stream):
     labels: np.ndarray | None = None
     name: Callable[[int], str] | None = None
     examples: int | None = None
-    bad: list[BadImage]
-    converted: list[BadImage]
+    bad: list[base.BadImage]
+    converted: list[base.BadImage]
     # What only streams themselves read: what the data is, the number of batches where it is known to end there, and the
     # threads that read files.
     _origin: dict[str, Any]
@@ -254,10 +231,10 @@ class ExampleStream(ImageStream):
 
     def __init__(
         self,
-        examples: Examples,
+        examples: base.Examples,
         transform: Transform,
         batch_size: int,
-        reading: Reading,
+        reading: base.Reading,
         shard: tuple[int, int],
         sampling: str | None,
     ) -> None:
@@ -269,7 +246,7 @@ class ExampleStream(ImageStream):
         self.examples, self.endless, self.shard = len(examples), transform.augmentation is not None, shard
         if not self.examples:
             raise ValueError("data must hold images, but none of them can be read.")
-        self.steps_per_epoch = count_steps(self.examples, batch_size, self.endless)
+        self.steps_per_epoch = base.count_steps(self.examples, batch_size, self.endless)
         self._last = None if self.endless else self.steps_per_epoch
         self.bad, self.converted = examples.bad, examples.converted
         processes = reading.processes
@@ -281,7 +258,11 @@ class ExampleStream(ImageStream):
         self._processes: list[Worker] = []
         self._free: queue.SimpleQueue[Worker] | None = queue.SimpleQueue() if processes else None
         self._unreadable: set[int] = set()
-        draw = operator.methodcaller("permutation", self.examples) if sampling is None else sampled(examples, sampling)
+        draw = (
+            operator.methodcaller("permutation", self.examples)
+            if sampling is None
+            else base.sampled(examples, sampling)
+        )
         self._order = functools.lru_cache(2)(lambda epoch: draw(np.random.default_rng([transform.seed, ORDER, epoch])))
         self._lock = threading.Lock()
         self._readers = ThreadPoolExecutor(self._workers, "keras_vit_read")
@@ -335,7 +316,7 @@ class ExampleStream(ImageStream):
         if len(good) < count:
             images = [images[i] for i in good] if shape is None else images[good]
             targets, indices = [targets[i] for i in good], indices[good]
-        if self.target not in DENSE:
+        if self.target not in base.DENSE:
             return images, one_hot(self.labels[indices], self.classes)
         if self.target == "mask" and self.endless:
             return images, np.array(targets, "int32").reshape(-1, *self.transform.image_size)
@@ -389,7 +370,7 @@ class ExampleStream(ImageStream):
             with self._lock:
                 if i not in self._unreadable:
                     self._unreadable.add(i)
-                    self.bad.append(BadImage(name, str(error)))
+                    self.bad.append(base.BadImage(name, str(error)))
             return None
 
 
@@ -415,7 +396,7 @@ class PipelineStream(ImageStream):
         kind: Any,
         transform: Transform | None,
         batch_size: int,
-        reading: Reading,
+        reading: base.Reading,
         shard: tuple[int, int],
     ) -> None:
         """Pulls the first batch, which shows the kind of labels. `kind`: `Labels`, or data that checks its targets."""
@@ -427,7 +408,7 @@ class PipelineStream(ImageStream):
         # Whether batches are lists: pictures have sizes of their own, or become views.
         self._in_lists = transform is not None and (transform.shape is None or transform.any_size)
         self.batch_size, self.classes = batch_size, kind.classes or 0
-        self.bad: list[BadImage] = []
+        self.bad: list[base.BadImage] = []
         self._single = False  # Whether examples come one by one.
         self._recent: list[np.ndarray] = []  # the extremes of images of small batches
         self._lengths: dict[int, int] = {}  # of the last two batches
@@ -448,12 +429,12 @@ class PipelineStream(ImageStream):
         if not self._single:  # test data, too, is filled up to no more than this
             self.batch_size = len(images)
         try:
-            length = source.num_batches if is_py_dataset(source) else len(source)
+            length = source.num_batches if base.is_py_dataset(source) else len(source)
         except TypeError:  # Of unknown or infinite length.
             length = None
         if length is not None and self._single:
             self.examples = length
-            length = count_steps(length, batch_size, self.endless)
+            length = base.count_steps(length, batch_size, self.endless)
         # Without batches that are left out there may be fewer.
         self.steps_per_epoch = None if reading.skip and not self.endless else length
         super().__init__(1, min(reading.prefetch, 1))
@@ -469,7 +450,7 @@ class PipelineStream(ImageStream):
         images, labels = self._pull(step)
         while self._next <= step:
             images, labels = self._pull(step)
-        if self.classes and self.target not in DENSE:
+        if self.classes and self.target not in base.DENSE:
             labels = one_hot(labels, self.classes)
         if self.endless:
             seed, finished = self.transform.seed, self.transform.finished
@@ -487,9 +468,8 @@ class PipelineStream(ImageStream):
         if pulled is None:
             if not self.endless:
                 raise EndOfData(f"step must be below {self._next}, the batches of the pipeline, but {step} was given.")
-            raise ValueError(
-                f"The pipeline ends after {self._next} batches. Pass a data set or list that can be read again."
-            )
+            advice = "Pass a data set or list that can be read again."
+            raise ValueError(f"The pipeline ends after {self._next} batches. {advice}")
         self._next += 1
         return pulled
 
@@ -504,8 +484,8 @@ class PipelineStream(ImageStream):
         bad_in_a_row = 0
         while True:
             number = -1
-            for number, element in enumerate(one_pass(self._source)):
-                images, labels = pair_of(element, self.target)
+            for number, element in enumerate(base.one_pass(self._source)):
+                images, labels = base.pair_of(element, self.target)
                 self._single = images.ndim == 3 if self.transform is not None else labels.ndim == 0
                 if self._single:
                     images, labels = images[None], [labels]
@@ -535,7 +515,7 @@ class PipelineStream(ImageStream):
         labels: Any = [label for _, labels in parts for label in labels]
         if not self._in_lists:
             images = np.concatenate([images for images, _ in parts])
-        if self.target not in DENSE:
+        if self.target not in base.DENSE:
             labels = np.concatenate([labels for _, labels in parts])
         elif self.target == "mask" and self.endless:
             labels = np.stack(labels)
@@ -547,16 +527,15 @@ class PipelineStream(ImageStream):
         if transform is None or transform.any_size:
             return images
         if images.shape[1:3] != transform.image_size and isinstance(transform, ImageTransform):
-            images = np.stack(
-                [resize_for_evaluation(image, transform.image_size, transform.resize) for image in images]
-            )
+            size, resize = transform.image_size, transform.resize
+            images = np.stack([resize_for_evaluation(image, size, resize) for image in images])
         return images.astype("float32")
 
     def _check_pixels(self, images: np.ndarray, where: str) -> None:
         """Checks images; whether they are scaled already is judged over several of them, because one may be dark."""
         several = len(images) >= SEVERAL or images.dtype == "uint8"
         check_pixels(images, self.transform.channels, name=where, scaled="raise" if several else "ignore")
-        self._recent = [] if several else [*self._recent, *map(extremes, images)][-SEVERAL:]
+        self._recent = [] if several else [*self._recent, *map(base.extremes, images)][-SEVERAL:]
         if len(self._recent) == SEVERAL:
             where = f"{where} and earlier images"
             check_pixels(np.stack(self._recent), self.transform.channels, name=where, scaled="raise")
@@ -570,24 +549,22 @@ class PipelineStream(ImageStream):
                     raise ValueError(f"The images of {where}, {images.shape}, have no pixels.")
             if self.endless and not self.transform.any_size and images.shape[1:3] != self.transform.image_size:
                 given, wanted = ("{} x {}".format(*size) for size in (images.shape[1:3], self.transform.image_size))
-                raise ValueError(
-                    f"The images of {where} are {given}, but the model takes {wanted}. Resize them in the pipeline, "
-                    "for example with keras_vit.preprocessing.resize_images."
-                )
+                advice = "Resize them in the pipeline, for example with keras_vit.preprocessing.resize_images."
+                raise ValueError(f"The images of {where} are {given}, but the model takes {wanted}. {advice}")
             counts = [len(of) if getattr(of, "ndim", 1) else "one" for of in (images, labels)]
             if counts[0] != counts[1]:
                 given = f"has {counts[0]} images, {counts[1]} labels"
                 raise ValueError(f"{where} needs a label for each image, but {given}.")
-            if self.target in DENSE:
+            if self.target in base.DENSE:
                 pairs = zip(images, labels, strict=True)
                 return [self._kind.checked(target, image.shape[:2], where) for image, target in pairs]
-            target = "class" if self.target == NO_TARGET else self.target
-            return check_labels(labels, self._kind.classes, where, target=target)[0]
+            target = "class" if self.target == base.NO_TARGET else self.target
+            return base.check_labels(labels, self._kind.classes, where, target=target)[0]
         except ValueError as error:
             if not self._skip:
                 if self.transform is None:  # evaluation has no option to leave such batches out
                     raise
                 raise ValueError(f"{error} Pass {SKIP} to leave such data out.") from error
             if all(image.path != where for image in self.bad):
-                self.bad.append(BadImage(where, str(error)))
+                self.bad.append(base.BadImage(where, str(error)))
             return None

@@ -1,9 +1,7 @@
 """Labels in a table: a CSV or Parquet file, or a table in memory, with a row for each image."""
 
-import collections
 import csv
 import dataclasses
-import decimal
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -11,17 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit._arguments import (
-    check_choice,
-    check_class_name,
-    did_you_mean,
-    listing,
-    printable,
-    require_packages,
-    warn_caller,
-)
+from keras_vit._arguments import check_choice, check_class_name, did_you_mean, listing, printable, require_packages
 from keras_vit._files import expanded_path, fingerprint
-from keras_vit.data.examples import IN_PLACE_OF, LARGEST, TARGETS, Examples, Reading, check_order, split_of
+from keras_vit.data import examples as base
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -59,7 +49,7 @@ class LabelTable:
     @property
     def has_test_split(self) -> bool:
         """Whether some rows are for testing or validation."""
-        return any(split in IN_PLACE_OF for split in self.splits or ())
+        return any(split in base.IN_PLACE_OF for split in self.splits or ())
 
     def rows_of(self, split: str) -> list[int]:
         """Returns the numbers of a split's rows, or of all rows if there are no splits; ValueError if it has no rows.
@@ -67,13 +57,17 @@ class LabelTable:
         If only one of `"test"` and `"validation"` exists, it serves as both.
         """
         splits = self.splits or [split] * len(self)
-        chosen = split if split in splits else IN_PLACE_OF.get(split)
+        chosen = split if split in splits else base.IN_PLACE_OF.get(split)
         rows = [i for i in range(len(self)) if splits[i] == chosen]
         if not rows:
             raise ValueError(f"{self.source} has no rows of the split {split!r}, only of {listing(sorted({*splits}))}.")
         return rows
 
-    def open_examples(self, split: str, class_names: list[str] | None, reading: Reading) -> Examples:
+    def called(self, i: int) -> str:
+        """Returns what a row is called in messages, by its file."""
+        return f"{self.files[i]} ({self.rows[i]})"
+
+    def open_examples(self, split: str, class_names: list[str] | None, reading: base.Reading) -> base.Examples:
         """Returns the images of a split, in the order of the rows; all rows for each split if the table has none.
 
         `class_names` gives the order of the classes, or the name of a number.
@@ -81,47 +75,35 @@ class LabelTable:
         if self.masks is not None:
             raise ValueError(f"{self.source} has masks. Pass data.open_masks(table) in place of the table.")
         if class_names is None and self.target != "number":
-            check_order(self.class_names, self.source)
-        rows = self.rows_of(split)
-        files, called = [self.files[i] for i in rows], [f"{self.files[i]} ({self.rows[i]})" for i in rows]
-        examples = Examples(
-            pictures=files,
-            labels=np.array(rows),
-            name=called.__getitem__,
-            kind="table",
-            fingerprint="",
-        ).readable(reading)
-        rows, files = examples.labels.tolist(), [examples.request(i)[0] for i in range(len(examples))]
+            base.check_order(self.class_names, self.source)
+        every = base.Examples(self.files, np.arange(len(self)), "", "table", self.called)
+        examples = every.part(self.rows_of(split)).readable(reading)
+        rows = examples.labels.tolist()
         names, labels = class_names or list(self.class_names), self.labels[rows]
         if self.target != "number":
             labels = self._columns(rows, names)
             if split == "train" and len(names) < 2 and self.target == "class":
-                raise ValueError(
-                    f"A classifier needs at least two classes, but {self.source} has only {listing(names)}."
-                )
+                raise ValueError(f"A classifier needs two classes or more, but {self.source} has {listing(names)}.")
             without = [name for name, column in zip(names, labels.T, strict=True) if not column.any()]
             if split == "train" and without and class_names is None:
-                raise ValueError(
-                    f"No training row of {self.source} has the class {listing(without)}. Pass class_names= without it."
-                )
+                found = f"No training row of {self.source} has the class {listing(without)}"
+                raise ValueError(f"{found}. Pass class_names= without it.")
         return dataclasses.replace(
             examples,
             labels=labels.argmax(axis=1) if self.target == "class" else labels,
-            fingerprint=fingerprint(labels, [path.name for path in files]),
+            fingerprint=fingerprint(labels, [self.files[i].name for i in rows]),
             classes=len(names),
             class_names=names,
             target=self.target,
         )
 
     def _columns(self, rows: list[int], names: list[str]) -> np.ndarray:
-        """Returns the labels of some rows, float32 `(rows, names)`, for classes in another order."""
         columns = dict(zip(self.class_names, self.labels[rows].T, strict=True))
         for name, column in columns.items():
             if name not in names and column.any():
-                raise ValueError(
-                    f"{self.rows[rows[int(column.argmax())]]} has the label {name!r}, but the classes are "
-                    f"{listing(names)}. Correct the label, or add the class to class_names."
-                )
+                found = f"{self.rows[rows[int(column.argmax())]]} has the label {name!r}"
+                advice = "Correct the label, or add the class to class_names."
+                raise ValueError(f"{found}, but the classes are {listing(names)}. {advice}")
         nothing = np.zeros(len(rows), "float32")
         return np.stack([columns.get(name, nothing) for name in names], axis=1)
 
@@ -171,7 +153,7 @@ def open_table(
     has_many = several or separator is not None or lists
     if target is None:
         target = "multilabel" if has_many else "class"
-    check_choice("target", target, (*TARGETS, "mask"))
+    check_choice("target", target, (*base.TARGETS, "mask"))
     if has_many and target != "multilabel":
         raise ValueError(f"target={target!r} takes one label for each image. Pass target='multilabel' for several.")
     count = range(len(columns[file]))
@@ -190,17 +172,14 @@ def open_table(
         are_numbers = all(map(str.isdecimal, names))
         classes = sorted(names, key=lambda name: (int(name) if are_numbers else 0, name))
         numbers = {name: number for number, name in enumerate(classes)}
-        values = np.zeros((len(rows), len(classes)), "float32")
-        values[
-            [i for i, of_row in enumerate(found) for _ in of_row], [numbers[n] for of_row in found for n in of_row]
-        ] = 1
         if not classes:
             raise ValueError(f"No row of {where} has a label in the column {labels[0]!r}. Pass label=COLUMN.")
+        values = np.zeros((len(rows), len(classes)), "float32")
+        places = [(i, numbers[name]) for i, of_row in enumerate(found) for name in of_row]
+        values[tuple(np.transpose(places))] = 1
     for name in classes:
         check_class_name(name, f"{name!r} in {where}")
-    alike = _spelled_alike(classes)
-    if alike:
-        warn_caller(f"The classes {listing(alike)} of {where} differ in spelling only. Rename them if they are equal.")
+    base.warn_of_spellings(classes, where)
     table = LabelTable(
         files=[home / cells.text(file, i) for i in count],
         labels=np.asarray(values, "float32"),
@@ -223,7 +202,6 @@ class Cells:
     rows: list[str]  # what each is called
 
     def text(self, column: str, i: int) -> str:
-        """Returns the text of a cell; ValueError if it is empty."""
         text = _text(self.columns[column][i])
         if not text:
             raise ValueError(f"{self.rows[i]} has nothing in the column {column!r}. Fill it in, or delete the row.")
@@ -236,13 +214,12 @@ class Cells:
             value = float({"true": 1, "false": 0}.get(text.lower(), text))
         except ValueError:
             value = np.nan
-        if not (value in (0, 1) if is_flag else abs(value) <= LARGEST):
+        if not (value in (0, 1) if is_flag else abs(value) <= base.LARGEST):
             expected = "0 or 1 was" if is_flag else "a finite number was"
             raise ValueError(f"{self.rows[i]} has {printable(text, 40)!r} in column {column!r}: {expected} expected.")
         return value
 
     def names(self, column: str, i: int, target: str, separator: str | None) -> list[str]:
-        """Returns the labels of a row: one of a class, else those in a list or between separators, or none."""
         if target == "class":
             return [self.text(column, i)]
         parts = self.columns[column][i]
@@ -262,20 +239,6 @@ def _check_repeated(table: LabelTable) -> None:
             raise ValueError(f"{table.rows[i]} has another label for {path.name!r} {rows}")
         if table.splits and table.splits[i] != table.splits[first]:
             raise ValueError(f"{table.rows[i]} has {path.name!r} in another split {rows}")
-
-
-def _spelled_alike(classes: Sequence[str]) -> list[str]:
-    """Returns classes that differ in capitals only, or in how a number is written: Cat and cat, 1 and 1.0."""
-
-    def plain(name: str) -> Any:
-        try:
-            number = decimal.Decimal(name)  # not a float, in which long numbers become alike
-            return number if number.is_finite() else name.casefold()
-        except decimal.InvalidOperation:
-            return name.casefold()
-
-    counts = collections.Counter(map(plain, classes))
-    return [name for name in classes if counts[plain(name)] > 1]
 
 
 def read_columns(source: Any) -> tuple[dict[str, Sequence[Any]], str, int, Path]:
@@ -309,21 +272,17 @@ def _read_csv(path: Path) -> dict[str, Sequence[Any]]:
     for i, row in enumerate(rows, start=2):
         surplus = [cell for cell in row[len(names) :] if cell.strip()]
         if surplus:
-            raise ValueError(
-                f"{printable(path)}, row {i} has {len(row)} cells, but the header has {len(names)} columns: no column "
-                f"is for {surplus[0]!r}. Put quotes around cells that contain the separator."
-            )
+            found = f"{len(row)} cells, but the header has {len(names)} columns: no column is for {surplus[0]!r}"
+            advice = "Put quotes around cells that contain the separator."
+            raise ValueError(f"{printable(path)}, row {i} has {found}. {advice}")
     return {name: [row[i] if i < len(row) else "" for row in rows] for i, name in enumerate(names)}
 
 
 def _columns(table: Any) -> dict[str, Sequence[Any]]:
-    """Returns the columns of a pandas, polars or Arrow table, or of a dict, as lists."""
     names = table if isinstance(table, dict) else getattr(table, "column_names", getattr(table, "columns", None))
     if names is None:
-        raise TypeError(
-            "source must be a .csv, .tsv or .parquet file, a pandas, polars or Arrow table, or a dict of columns, "
-            f"but {type(table).__name__} was given."
-        )
+        wanted = "a .csv, .tsv or .parquet file, a pandas, polars or Arrow table, or a dict of columns"
+        raise TypeError(f"source must be {wanted}, but {type(table).__name__} was given.")
     _check_differ(list(names), "The table")
     columns = {}
     for name in names:
@@ -337,7 +296,6 @@ def _columns(table: Any) -> dict[str, Sequence[Any]]:
 
 
 def _check_differ(names: list[Any], where: str) -> None:
-    """Raises ValueError, which names the table `where`, if two of its columns have one name."""
     if len(set(names)) < len(names):
         raise ValueError(f"{where} must have different names of columns, but it has {listing(names, 20)}.")
 
@@ -361,7 +319,7 @@ def splits_of(cells: Sequence[str], rows: Sequence[str]) -> list[str]:
     """Returns `"train"`, `"test"` or `"validation"` for each row; ValueError for a cell that names no split."""
     places = []
     for cell, row in zip(cells, rows, strict=True):
-        place = split_of(cell)
+        place = base.split_of(cell)
         if place is None:
             raise ValueError(f"{row} has the split {printable(cell, 40)!r}: train, test or val was expected.")
         places.append(place[0])

@@ -77,7 +77,6 @@ class Worker:
             self._ended()
 
     def _ended(self) -> None:
-        """Waits for the end of the process, and raises RuntimeError, which says by what it ended."""
         code = self._process.wait()
         reason = f"by signal {-code} (9: the machine ran out of memory)" if code < 0 else f"with status {code}"
         raise RuntimeError(f"A process that decodes images died {reason}. Pass processes=False to use threads.")

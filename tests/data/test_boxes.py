@@ -103,6 +103,9 @@ def test_tables_have_a_row_for_each_box(tmp_path):
         data.open_boxes(tmp_path / "boxes.csv")
     with pytest.raises(ValueError, match=r"has the classes 'dog', but class_names has only 'cat'"):
         data.open_boxes(tmp_path / "boxes.csv", file="image", label="class", class_names=["cat"])
+    both = dict(zip(("left", "top", "right", "bottom"), ([1], [2], [3], [4]), strict=True))
+    both |= {"file": [tmp_path / "a.png"], "label": [["cat", "dog"]]}  # two labels of one box
+    assert data.open_boxes(both, class_names=NAMES).read(0)[1]["labels"].tolist() == [1, 0]
     (tmp_path / "two.csv").write_text("\n".join([*rows[:2], "a.png,dog,1,2,3.5,4,val"]))
     with pytest.raises(ValueError, match="rows of .* in two splits"):
         data.open_boxes(tmp_path / "two.csv", file="image", label="class")
@@ -136,7 +139,7 @@ def test_sources_that_are_refused(tmp_path):
         data.open_boxes(tmp_path / "one", annotations=tmp_path / "one/other.json", class_names=["a", "b", "c"])
     for source, options, error, words in (
         (([], []), {"annotations": "x.json"}, ValueError, "annotations=.* is for the data 'a folder', but the data is"),
-        (tmp_path / "one", {"label": "class"}, ValueError, "file=.* is for the data 'a table', but the data is"),
+        (tmp_path / "one", {"label": "class"}, ValueError, "label='class' is for the data 'a table', but"),
         (3, {}, TypeError, "data must be a folder, a table"),
         (iter([]), {}, ValueError, "Pass classes= or class_names="),
         (

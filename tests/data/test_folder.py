@@ -269,7 +269,7 @@ def test_folders_that_are_numbers(tmp_path, names):
 
 def test_class_folders_that_differ_in_capitals_only(root):
     save(root / "train" / "Bee" / "0.png", picture(5))
-    with pytest.warns(UserWarning, match="'Bee', 'bee' in .* differ in spelling only"):
+    with pytest.warns(UserWarning, match="'Bee', 'bee' of .* differ in spelling only"):
         with train(root) as stream:
             assert stream.classes == 4
 
