@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from keras_vit._arguments import printable, require_packages
-from keras_vit._files import ending_of, expanded_path, write_text
+from keras_vit._files import check_folder, ending_of, expanded_path, write_text
 from keras_vit._pictures import FORMATS, need_matplotlib
 
 _TEMPLATE = Path(__file__).parent / "_page.html"
@@ -80,14 +80,16 @@ def html_table(rows: Iterable[Mapping[str, Any]]) -> Html:
 
 
 def check_page_path(path: str | os.PathLike[str]) -> Path:
-    """Returns the path of a page; ValueError unless it ends with `.html` or `.htm`."""
+    """Returns the path of a page in a folder that is there; ValueError unless it ends with `.html` or `.htm`."""
     ending_of(path, ".html", ".htm")
+    check_folder(path)
     return Path(expanded_path(path))
 
 
 def check_sheet_path(path: str | os.PathLike[str]) -> None:
-    """Raises ValueError unless a path ends as a page or a figure does, ImportError where what draws it is missing."""
+    """Raises ValueError for a wrong ending, OSError for a missing folder, ImportError where what draws is missing."""
     ending = ending_of(path, ".html", ".htm", *FORMATS)
+    check_folder(path)
     require_packages("A contact sheet", ("PIL",), "images")
     if ending in FORMATS:
         need_matplotlib()

@@ -8,18 +8,7 @@ from cyclopts import Parameter
 
 from keras_vit._arguments import printable, require_packages
 from keras_vit._terminal import megabytes, pairs_table
-from keras_vit.cli.inputs import (
-    Like,
-    Output,
-    Overwrite,
-    Weights,
-    check_exists,
-    check_source,
-    check_target,
-    lines_of,
-    picture_files,
-    start_keras,
-)
+from keras_vit.cli import inputs
 from keras_vit.cli.program import MANY, AtLeast0, Count, Result, SizeOrDynamic, command
 
 # Of `keras_vit.export.FORMATS`, which the help need not wait for; a test holds them together.
@@ -42,7 +31,7 @@ def list_(query: str | None = None, /, *, family: str | None = None, models: boo
 
 
 @command("runs/finetune/model.keras", "hf://google/vit-base-patch16-224")
-def info(source: str | None = None, /, *, like: Like = None) -> Result:
+def info(source: str | None = None, /, *, like: inputs.Like = None) -> Result:
     """What a checkpoint file, a model file, or a name of the catalogue is; without one, what computes here.
 
     Args:
@@ -52,7 +41,7 @@ def info(source: str | None = None, /, *, like: Like = None) -> Result:
     from keras_vit.checkpoints.catalogue import SHIPPED
 
     if source is None and like is None:
-        start_keras()
+        inputs.start_keras()
         import keras
 
         import keras_vit
@@ -133,12 +122,12 @@ def download(name: str, /) -> Result:
 
 @command("glyphs", "ViT-B/16 --image photo.jpg -o photo.html")
 def inspect(
-    source: Weights,
+    source: inputs.Weights,
     /,
     *,
     image: Annotated[list[str] | None, MANY] = None,
-    output: Output = "report.html",
-    overwrite: Overwrite = False,
+    output: inputs.Output = "report.html",
+    overwrite: inputs.Overwrite = False,
 ) -> Result:
     """Writes a page that shows a model, and what it makes of images.
 
@@ -148,17 +137,14 @@ def inspect(
     """
     from keras_vit._page import check_page_path
 
-    folder = os.path.dirname(os.path.abspath(output))
-    if not os.path.isdir(folder):
-        raise FileNotFoundError(f"There is no folder {folder} for the page.")
     check_page_path(output)
-    check_target(output, overwrite)
+    inputs.check_target(output, overwrite)
     images: dict[str, str] = {}
-    for path in picture_files(image) if image else []:
+    for path in inputs.picture_files(image) if image else []:
         name = os.path.basename(path)
         images[name if name not in images else path] = path
-    check_source(source)
-    start_keras()
+    inputs.check_source(source)
+    inputs.start_keras()
     from keras_vit.inspection import write_page
     from keras_vit.preprocessing.images import read_picture
     from keras_vit.zoo import load
@@ -188,14 +174,14 @@ def _facts_and_notes(source: str) -> tuple[dict[str, Any], list[str]]:
 
 @command("model.keras folder --layout timm", "glyphs grey.keras --channels 1")
 def convert(
-    source: Weights,
+    source: inputs.Weights,
     target: str,
     /,
     *,
     layout: str | None = None,
-    like: Like = None,
+    like: inputs.Like = None,
     channels: Count | None = None,
-    overwrite: Overwrite = False,
+    overwrite: inputs.Overwrite = False,
 ) -> Result:
     """Converts between the files of Keras, the original code, timm, Hugging Face and open_clip, both ways.
 
@@ -207,10 +193,10 @@ def convert(
     """
     from keras_vit.checkpoints import check_format, save_model
 
-    check_source(source)
+    inputs.check_source(source)
     check_format(target, layout)
-    check_target(target, overwrite)
-    start_keras()
+    inputs.check_target(target, overwrite)
+    inputs.start_keras()
     from keras_vit.zoo import load
 
     model = load(source, channels=channels, like=like)
@@ -225,27 +211,20 @@ _PICTURES = Parameter(group="pictures")
 
 @Parameter(name="*")
 class Exporting(TypedDict, total=False):
-    """Options of `keras_vit.export.export`.
+    """Options of `keras_vit.export.export`."""
 
-    Attributes:
-        precision: float16, dynamic_int8, int8 ... (default: float32)
-        batch_size: images at a time, or any (default: any number; LiteRT one)
-        target: gpu: a file that a phone's GPU runs in float16
-        uint8_input: take pixels of 0..255 and scale them in the file
-        softmax: answer with probabilities
-        allow_select_ops: allow operators that the runtime lacks
-        calibration: for int8: a folder of typical pictures
-        tolerance: largest difference, relative to the answers (default: by precision)
-    """
-
-    precision: str
-    batch_size: Count | Literal["any"]
-    target: str
-    uint8_input: Annotated[bool, Parameter(name="--uint8")]
-    softmax: bool
-    allow_select_ops: bool
-    calibration: Annotated[str, _PICTURES]
-    tolerance: Annotated[AtLeast0, _PICTURES]
+    precision: Annotated[str, Parameter(help="float16, dynamic_int8, int8 ... (default: float32)")]
+    batch_size: Annotated[
+        Count | Literal["any"], Parameter(help="images at a time, or any (default: any number; LiteRT one)")
+    ]
+    target: Annotated[str, Parameter(help="gpu: a file that a phone's GPU runs in float16")]
+    uint8_input: Annotated[bool, Parameter(name="--uint8", help="take pixels of 0..255 and scale them in the file")]
+    softmax: Annotated[bool, Parameter(help="answer with probabilities")]
+    allow_select_ops: Annotated[bool, Parameter(help="allow operators that the runtime lacks")]
+    calibration: Annotated[str, _PICTURES, Parameter(help="for int8: a folder of typical pictures")]
+    tolerance: Annotated[
+        AtLeast0, _PICTURES, Parameter(help="largest difference, relative to the answers (default: by precision)")
+    ]
 
 
 @command(
@@ -253,14 +232,14 @@ class Exporting(TypedDict, total=False):
     "ViT-B/16 model.tflite --uint8 --precision int8 --calibration photos",
 )
 def export(
-    weights: Weights,
+    weights: inputs.Weights,
     out: Annotated[str, Parameter(help=f"the file to write; its suffix decides the format: {SUFFIXES}")],
     /,
     *,
     format: str | None = None,
     image_size: SizeOrDynamic = None,
     classes: str | None = None,
-    overwrite: Overwrite = False,
+    overwrite: inputs.Overwrite = False,
     how: Exporting = {},
     images: Annotated[str | None, _PICTURES] = None,
 ) -> Result:
@@ -270,17 +249,16 @@ def export(
         format: saved_model for a folder (default: by the suffix)
         image_size: pixels, or dynamic for any size (default: the checkpoint's)
         classes: a text file with a class name on each line (default: the checkpoint's)
-        how: options of `export`
         images: to compare outputs on; with a folder per class also accuracy
     """
     from keras_vit.export.formats import format_of
 
-    check_source(weights)
-    check_exists(classes, how.get("calibration"), images)
-    check_target(out, overwrite)
+    inputs.check_source(weights)
+    inputs.check_exists(classes, how.get("calibration"), images)
+    inputs.check_target(out, overwrite)
     row = format_of(Path(out), format)
     require_packages(f"The format {row.name!r}", row.needs, row.extra)
-    start_keras()
+    inputs.start_keras()
     from keras_vit.export import export
     from keras_vit.export.served_model import labelled_pictures
     from keras_vit.zoo import load
@@ -288,7 +266,7 @@ def export(
     model = load(weights)
     if image_size is not None:
         model = model.with_image_size(image_size)
-    names = model.config.class_names if classes is None else lines_of(classes)
+    names = model.config.class_names if classes is None else inputs.lines_of(classes)
     pictures, labels = (None, None) if images is None else labelled_pictures(images, model, names)
     report = export(
         model,

@@ -7,29 +7,10 @@ from typing import Annotated, Any, Literal, TypedDict
 from cyclopts import Parameter
 
 from keras_vit._arguments import printable
-from keras_vit._files import check_folder
 from keras_vit._options import check_shard
 from keras_vit._page import check_sheet_path
 from keras_vit._terminal import Table
-from keras_vit.cli.inputs import (
-    Names,
-    NamesFrom,
-    Output,
-    Overwrite,
-    Pictures,
-    Tokenizer,
-    Weights,
-    check_exists,
-    check_source,
-    check_target,
-    files_to_write,
-    lines_of,
-    names_in,
-    picture_files,
-    predicted,
-    start_keras,
-    summary,
-)
+from keras_vit.cli import inputs
 from keras_vit.cli.program import MANY, AtLeast0, Count, CountOr0, Result, command, given, only_for
 
 TOP = 5  # classes that `predict` shows
@@ -50,10 +31,10 @@ def predict(
     """
     from keras_vit.preprocessing import decode_predictions, sample_image
 
-    files = picture_files(images) if images else [sample_image()]
+    files = inputs.picture_files(images) if images else [sample_image()]
     weights = weights or ("ViT-B/16" if images else "glyphs")
-    check_source(weights)
-    start_keras()
+    inputs.check_source(weights)
+    inputs.start_keras()
     import keras
 
     from keras_vit.zoo import load
@@ -65,7 +46,7 @@ def predict(
     config, several = model.config, model.config.classifier_activation == "sigmoid"
     if threshold is not None and not several:
         raise ValueError(f"--threshold is for models of several labels, but {weights} has one for each image.")
-    outputs = predicted(model, files)
+    outputs = inputs.predicted(model, files)
     if count == 1 and not several:  # a regression
         name = (config.class_names or ("number",))[0]
         data = [{"image": path, "number": float(value)} for path, value in zip(files, outputs[:, 0], strict=True)]
@@ -118,14 +99,14 @@ def _named_table(named: list[tuple[str, list[tuple[str, float]]]], column: str) 
     "photos/*.jpg --names-from names.txt --templates openai_80 --weights clip/ --top 3",
 )
 def classify(
-    images: Pictures,
+    images: inputs.Pictures,
     /,
     *,
     weights: str,
-    names: Names = None,
-    names_from: NamesFrom = None,
+    names: inputs.Names = None,
+    names_from: inputs.NamesFrom = None,
     templates: str = "a photo of a {}.",
-    tokenizer: Tokenizer = None,
+    tokenizer: inputs.Tokenizer = None,
     top: Count | None = None,
 ) -> Result:
     """Classifies images by names that you give, with a CLIP or SigLIP and without training.
@@ -135,18 +116,18 @@ def classify(
         templates: a sentence with {}, or openai_80, openai_cifar10 ...
         top: how many names to show (default: all)
     """
-    classes = names_in(names, names_from)
+    classes = inputs.names_in(names, names_from)
     if classes is None:
         raise ValueError("Give either --names A,B,... or --names-from FILE.")
-    files = picture_files(images)
-    start_keras()
+    files = inputs.picture_files(images)
+    inputs.start_keras()
     import numpy as np
 
     from keras_vit.text.image_text import load_pair
 
     both = load_pair(weights, tokenizer=tokenizer)
     model = both.zero_shot_classifier(classes, templates)
-    outputs = predicted(model.with_config(classifier_activation=both.activation), files)
+    outputs = inputs.predicted(model.with_config(classifier_activation=both.activation), files)
     named = [
         (path, [(classes[i], float(shares[i])) for i in np.argsort(-shares)[:top]])
         for path, shares in zip(files, outputs, strict=True)
@@ -157,23 +138,14 @@ def classify(
 
 @Parameter(name="*")
 class Maps(TypedDict, total=False):
-    """How maps are written.
+    """How maps are written."""
 
-    Attributes:
-        head: the head of a backbone, such as DINOv2's for ADE20K, NYU or KITTI
-        format: of the files in a folder (default: png)
-        flip: average with the mirror image (not for EoMT)
-        plot: write figures with names or a scale instead of maps
-        skip_unreadable: leave out files that are not pictures, and say which
-        overwrite: replace the output if it exists
-    """
-
-    head: str
-    format: Literal["png", "npy"]
-    flip: bool
-    plot: bool
-    skip_unreadable: bool
-    overwrite: bool
+    head: Annotated[str, Parameter(help="the head of a backbone, such as DINOv2's for ADE20K, NYU or KITTI")]
+    format: Annotated[Literal["png", "npy"], Parameter(help="of the files in a folder (default: png)")]
+    flip: Annotated[bool, Parameter(help="average with the mirror image (not for EoMT)")]
+    plot: Annotated[bool, Parameter(help="write figures with names or a scale instead of maps")]
+    skip_unreadable: Annotated[bool, Parameter(help="leave out files that are not pictures, and say which")]
+    overwrite: inputs.Overwrite
 
 
 MapWeights = Annotated[str, Parameter(help="a segmentation or depth model, or a backbone with --head")]
@@ -193,14 +165,10 @@ def _write_maps(
     format = maps.get("format")
     if maps.get("plot") and format == "npy":
         raise ValueError("--plot writes figures, not numbers: leave --format npy out.")
-    ending = f".{format or 'png'}"
-    pairs = files_to_write(images, output, ending, maps.get("overwrite", False))
-    if format is not None and pairs[0][1].suffix != ending:
-        raise ValueError(f"--format {format} is for files in a folder, but the output is {output}.")
-    check_source(weights)
-    check_exists(maps.get("head"))
-    check_folder(pairs[0][1].parent if len(pairs) == 1 else output)
-    start_keras()
+    pairs = inputs.files_to_write(images, output, format, maps.get("overwrite", False))
+    inputs.check_source(weights)
+    inputs.check_exists(maps.get("head"))
+    inputs.start_keras()
     from keras_vit.preprocessing.images import read_picture
 
     model = load()
@@ -226,7 +194,7 @@ def _write_maps(
     "photos -o depths --format npy --weights dinov2_vits14_pretrain.pth --head dinov2_vits14_nyu_dpt_head.pth",
 )
 def depth(
-    images: Pictures,
+    images: inputs.Pictures,
     /,
     *,
     weights: MapWeights,
@@ -237,7 +205,6 @@ def depth(
     """Measures the depth of pictures: as 16-bit PNG, as numbers, or as a figure with a scale.
 
     Args:
-        maps: how they are written
         max_depth: the largest depth in metres, or relative, if it is in no file
     """
 
@@ -267,7 +234,7 @@ def depth(
     'photo.jpg -o masks.png --names "cat,grass,sky" --weights hf://google/tipsv2-b14 --plot',
 )
 def segment(
-    images: Pictures,
+    images: inputs.Pictures,
     /,
     *,
     weights: MapWeights,
@@ -276,16 +243,15 @@ def segment(
     task: Literal["semantic", "panoptic", "instance"] | None = None,
     stuff: Annotated[list[CountOr0] | None, MANY] = None,
     scales: Annotated[list[AtLeast0] | None, MANY] = None,
-    names: Names = None,
-    names_from: NamesFrom = None,
+    names: inputs.Names = None,
+    names_from: inputs.NamesFrom = None,
     templates: str | None = None,
     mode: Literal["slide", "whole"] | None = None,
-    tokenizer: Tokenizer = None,
+    tokenizer: inputs.Tokenizer = None,
 ) -> Result:
     """Divides pictures into segments: a map of classes or ids as PNG or numbers, or a figure with names.
 
     Args:
-        maps: how they are written
         task: what segments are (default: the model's)
         stuff: panoptic: classes whose segments are merged into one
         scales: linear heads: sizes to average over (default: 1)
@@ -293,7 +259,7 @@ def segment(
         templates: with names: a sentence with {}, or a list such as tcl (default)
         mode: with names: crops that overlap (default), or the whole picture
     """
-    classes = names_in(names, names_from)
+    classes = inputs.names_in(names, names_from)
     only_for("--names A,B,...", classes is not None, templates=templates, mode=mode, tokenizer=tokenizer)
     only_for("runs without --names", classes is None, head=maps.get("head"))
 
@@ -324,17 +290,11 @@ def segment(
 
 @Parameter(name="*")
 class Chosen(TypedDict, total=False):
-    """Which boxes are kept.
+    """Which boxes are kept."""
 
-    Attributes:
-        threshold: the least score (default: 0.1)
-        nms: the largest overlap of two boxes of a class (default: any)
-        most: how many boxes with the best scores (default: all)
-    """
-
-    threshold: AtLeast0
-    nms: AtLeast0
-    most: Count
+    threshold: Annotated[AtLeast0, Parameter(help="the least score (default: 0.1)")]
+    nms: Annotated[AtLeast0, Parameter(help="the largest overlap of two boxes of a class (default: any)")]
+    most: Annotated[Count, Parameter(help="how many boxes with the best scores (default: all)")]
 
 
 @command(
@@ -342,20 +302,20 @@ class Chosen(TypedDict, total=False):
     "photos --like cat.jpg --box 40 10 120 90 --weights hf://google/owlv2-base-patch16-ensemble --json",
 )
 def detect(
-    images: Pictures,
+    images: inputs.Pictures,
     /,
     *,
     weights: str,
-    names: Names = None,
-    names_from: NamesFrom = None,
+    names: inputs.Names = None,
+    names_from: inputs.NamesFrom = None,
     templates: str | None = None,
-    tokenizer: Tokenizer = None,
+    tokenizer: inputs.Tokenizer = None,
     like: str | None = None,
     box: tuple[AtLeast0, AtLeast0, AtLeast0, AtLeast0] | None = None,
     chosen: Chosen = {},
     output: Annotated[str | None, Parameter(alias="-o")] = None,
     format: Literal["png", "json", "csv"] | None = None,
-    overwrite: Overwrite = False,
+    overwrite: inputs.Overwrite = False,
 ) -> Result:
     """Finds objects in pictures: boxes with names and scores, named by words or by an example.
 
@@ -365,23 +325,22 @@ def detect(
         templates: with names: a sentence with {}, or a published list (default: the name alone)
         like: in place of names a picture of what to look for
         box: of --like: left, top, right and bottom in pixels
-        chosen: which boxes are kept
         output: a .json, .csv or .png for one picture, otherwise a folder
         format: of the files in a folder (default: png)
     """
-    classes = names_in(names, names_from)
+    classes = inputs.names_in(names, names_from)
     only_for("--output OUT", output is not None, format=format)
     only_for("--names A,B,...", classes is not None, templates=templates, tokenizer=tokenizer)
     only_for("--like IMAGE", like is not None, box=box)
     only_for("runs without --names", classes is None, like=like)
     pairs: list[tuple[Path, Path | None]]
     if output is None:
-        pairs = [(Path(file), None) for file in picture_files(images)]
+        pairs = [(Path(file), None) for file in inputs.picture_files(images)]
     else:
-        pairs = [*files_to_write(images, output, f".{format or 'png'}", overwrite)]
-    check_source(weights)
-    check_exists(like)
-    start_keras()
+        pairs = [*inputs.files_to_write(images, output, format, overwrite)]
+    inputs.check_source(weights)
+    inputs.check_exists(like)
+    inputs.start_keras()
     from keras_vit import detection
 
     model = _detector(weights, classes, templates, tokenizer, like, box)
@@ -425,15 +384,15 @@ def embed(
     images: Annotated[list[str], Parameter(help="a folder with all that is in it, or files and folders")],
     /,
     *,
-    output: Output,
-    weights: Weights = "ViT-B/16",
+    output: inputs.Output,
+    weights: inputs.Weights = "ViT-B/16",
     features: str | None = None,
     skip_unreadable: bool = False,
     shard: Annotated[Any, Parameter(converter=_shard, n_tokens=1, metavar="I/N")] = None,
     batch_size: Count = 32,
     dtype: Literal["float32", "float16"] = "float32",
     texts: bool = False,
-    overwrite: Overwrite = False,
+    overwrite: inputs.Overwrite = False,
 ) -> Result:
     """Writes the features of many images to a file; a run that is killed goes on.
 
@@ -447,9 +406,9 @@ def embed(
         texts: the files hold texts, one a line; the weights have a text tower
     """
     only_for("runs without --texts", not texts, features=features, skip_unreadable=skip_unreadable, shard=shard)
-    check_exists(*images)
-    check_source(weights)
-    start_keras()
+    inputs.check_exists(*images)
+    inputs.check_source(weights)
+    inputs.start_keras()
     from keras_vit.evaluation import embed
     from keras_vit.evaluation.embedding import check_output
 
@@ -475,7 +434,7 @@ def embed(
         text += f"; {len(done.skipped)} could not be read: {names}{' ...' if len(done.skipped) > 5 else ''}"
     data = {"path": str(done.path), "images": done.count, "shape": [*done.shape], "skipped": [*done.skipped]}
     following = ["similar", "photo.jpg", str(done.path)], ["duplicates", str(done.path)]
-    return Result({**data, "already_complete": done.already_complete}, summary(text, *following))
+    return Result({**data, "already_complete": done.already_complete}, inputs.summary(text, *following))
 
 
 def _embed_texts(files: list[str], output: str, weights: str, batch_size: int, dtype: str, overwrite: bool) -> Result:
@@ -485,8 +444,8 @@ def _embed_texts(files: list[str], output: str, weights: str, batch_size: int, d
     from keras_vit._files import replacing
     from keras_vit.text import load_image_text
 
-    check_target(output, overwrite)
-    texts = [line for path in files for line in lines_of(path)]
+    inputs.check_target(output, overwrite)
+    texts = [line for path in files for line in inputs.lines_of(path)]
     features = load_image_text(weights).embed_texts(texts, batch_size).astype(dtype)
     with replacing(output) as temporary, open(temporary, "wb") as stream:
         np.savez(stream, names=np.array(texts), features=features)
@@ -524,10 +483,10 @@ def similar(
     image, features = (None if text is not None else files[0]), files[-1]
     if text is not None and not weights:
         raise ValueError("--text needs --weights with an image and a text tower; the features are of the image tower.")
-    check_exists(image, features, folder)
+    inputs.check_exists(image, features, folder)
     if output:
         check_sheet_path(output)
-    start_keras()
+    inputs.start_keras()
     from keras_vit import evaluation
 
     model: Any = weights
@@ -553,10 +512,10 @@ def duplicates(
     Args:
         threshold: the least cosine similarity
     """
-    check_exists(features, folder)
+    inputs.check_exists(features, folder)
     if output:
         check_sheet_path(output)
-    start_keras()
+    inputs.start_keras()
     from keras_vit import evaluation
 
     rows = evaluation.find_duplicates(features, threshold, folder=folder)

@@ -14,6 +14,7 @@ from cyclopts import Parameter
 
 from keras_vit._arguments import printable
 from keras_vit._backend import choose_backend
+from keras_vit._files import check_folder
 from keras_vit._names import IS_PROGRAM
 from keras_vit.cli.program import TRACEBACK, only_for
 
@@ -32,52 +33,38 @@ Data = Annotated[
     Parameter(help="a folder with train/ and test/ or one folder per class, a table such as labels.csv, or tfds:NAME"),
 ]
 _DATA = Parameter(name="*", group="the data")
+_LABEL = "of a table: the column of labels, or several of 0 and 1, one for each class (default: label)"
+_COCO = "boxes, or segments of an EoMT: COCO's annotations of DATA"
+_BAD = "what to do about files that are not images"
+_TASK = "of DATA: classes; masks in a folder with images/ and masks/ (of an EoMT also instances/); or boxes"
 
 
 @_DATA
 class Masks(TypedDict, total=False):
-    """How masks are read.
+    """How masks are read."""
 
-    Attributes:
-        ignore: segmentation: the number that stands for no class (default: 255)
-        reduce_zero_label: segmentation: 0 stands for no class as well, as in ADE20K
-    """
-
-    ignore: int
-    reduce_zero_label: bool
+    ignore: Annotated[int, Parameter(help="segmentation: the number that stands for no class (default: 255)")]
+    reduce_zero_label: Annotated[bool, Parameter(help="segmentation: 0 stands for no class as well, as in ADE20K")]
 
 
 @_DATA
 class Columns(TypedDict, total=False):
-    """How a table is read.
+    """How a table is read."""
 
-    Attributes:
-        file: of a table: the column of image files (default: file)
-        label: of a table: the column of labels, or several of 0 and 1, one for each class (default: label)
-        separator: of a table: what stands between the labels of an image
-        target: of a table: what the labels are
-    """
-
-    file: str
-    label: Annotated[list[str], Parameter(consume_multiple=True)]
-    separator: str
-    target: Literal["class", "multilabel", "number"]
+    file: Annotated[str, Parameter(help="of a table: the column of image files (default: file)")]
+    label: Annotated[list[str], Parameter(consume_multiple=True, help=_LABEL)]
+    separator: Annotated[str, Parameter(help="of a table: what stands between the labels of an image")]
+    target: Annotated[Literal["class", "multilabel", "number"], Parameter(help="of a table: what the labels are")]
 
 
 @_DATA
 @dataclass(frozen=True)
 class Kind:
-    """What DATA is.
+    """What DATA is."""
 
-    Attributes:
-        task: of DATA: classes; masks in a folder with images/ and masks/ (of an EoMT also instances/); or boxes
-        annotations: boxes, or segments of an EoMT: COCO's annotations of DATA
-        on_bad_image: what to do about files that are not images
-    """
-
-    task: Literal["classification", "segmentation", "detection"] = "classification"
-    annotations: str | None = None
-    on_bad_image: Literal["stop", "skip"] = "stop"
+    task: Annotated[Literal["classification", "segmentation", "detection"], Parameter(help=_TASK)] = "classification"
+    annotations: Annotated[str | None, Parameter(help=_COCO)] = None
+    on_bad_image: Annotated[Literal["stop", "skip"], Parameter(help=_BAD)] = "stop"
 
     def check(self, data: str, masks: Masks, columns: Columns, recipe: str = "") -> None:
         """Raises ValueError for what does not apply to DATA."""
@@ -154,16 +141,25 @@ def labelled_data(data: str, columns: Columns) -> Any:
     return data
 
 
+def _pictures_in(paths: Sequence[str]) -> list[tuple[Path, Path]]:
+    """Returns the files, and all pictures in the folders, each behind the folder that it was found in."""
+    from keras_vit.data import image_files
+
+    check_exists(*paths)
+    found: list[tuple[Path, Path]] = []
+    for path in map(Path, paths):
+        found += [(path, file) for file in image_files(path)] if path.is_dir() else [(path.parent, path)]
+    if not found:
+        raise ValueError(f"There are no pictures in {', '.join(paths)}.")
+    return found
+
+
 def picture_files(paths: Sequence[str]) -> list[str]:
     """The paths of pictures: the files, and all pictures in the folders; each was looked into, without Keras."""
     # TIFFs are not, which may have other channels than Pillow knows.
-    from keras_vit.data import image_files
     from keras_vit.data.examples import Reading, good_files
 
-    check_exists(*paths)
-    files = [Path(file) for path in paths for file in (image_files(path) if os.path.isdir(path) else [path])]
-    if not files:
-        raise ValueError(f"There are no pictures in {', '.join(map(printable, paths))}.")
+    files = [file for _, file in _pictures_in(paths)]
     for file in files:
         if not os.access(file, os.R_OK):
             raise PermissionError(f"{file} may not be read.")
@@ -174,21 +170,17 @@ def picture_files(paths: Sequence[str]) -> list[str]:
     return [str(file) for file in files]
 
 
-def files_to_write(images: Sequence[str], output: str, ending: str, overwrite: bool) -> list[tuple[Path, Path]]:
+def files_to_write(images: Sequence[str], output: str, format: str | None, overwrite: bool) -> list[tuple[Path, Path]]:
     """Returns pairs of a picture and the file to write: `output` for one picture, otherwise one below `output`."""
-    from keras_vit.data import image_files
-
-    check_exists(*images)
-    pairs: list[tuple[Path, Path]] = []
-    for path in map(Path, images):
-        root, files = (path, image_files(path)) if path.is_dir() else (path.parent, [path])
-        pairs += [(file, Path(output, file.relative_to(root)).with_suffix(ending)) for file in files]
-    if not pairs:
-        raise ValueError(f"There are no pictures in {', '.join(images)}.")
-    if len(images) == 1 and not Path(images[0]).is_dir():
-        pairs = [(Path(images[0]), Path(output))]
-    targets = Counter(target for _, target in pairs)
-    for target, pictures in targets.items():
+    found, ending = _pictures_in(images), f".{format or 'png'}"
+    pairs = [(file, Path(output, file.relative_to(root)).with_suffix(ending)) for root, file in found]
+    is_file = len(images) == 1 and not os.path.isdir(images[0])
+    if is_file:
+        pairs = [(pairs[0][0], Path(output))]
+        if format is not None and Path(output).suffix != ending:
+            raise ValueError(f"--format {format} is for files in a folder, but the output is {output}.")
+    check_folder(Path(output).parent if is_file else output)
+    for target, pictures in Counter(target for _, target in pairs).items():
         if pictures > 1:
             raise ValueError(f"Two pictures would be written to {target}: give them one by one.")
         check_target(str(target), overwrite)

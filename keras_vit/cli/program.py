@@ -49,17 +49,10 @@ APP.register_install_completion_command(help="Completes commands in bash, zsh or
 
 @dataclass(frozen=True)
 class Result:
-    """What a command found or did.
-
-    Attributes:
-        data: Plain data, for `--json`.
-        output: Text or a table for the terminal.
-        ok: False where the job failed though nothing was raised; the exit code is then 1.
-    """
+    """What a command found or did: plain data for `--json`, and text or a table for the terminal."""
 
     data: Any
     output: "str | RenderableType"
-    ok: bool = True
 
 
 # What commands and their flags are declared with
@@ -158,11 +151,10 @@ def run_program(arguments: Sequence[str]) -> int:
             traceback.print_exc()
         _complain(_message(error))
         return 1
-    return 0 if result.ok else 1
+    return 0
 
 
 def _print(result: Result, as_json: bool) -> None:
-    """Prints a result on standard output, as wide as the terminal or `COLUMNS` says."""
     if as_json:
         print(json.dumps(result.data, indent=2))
     elif isinstance(result.output, str):

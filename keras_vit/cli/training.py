@@ -7,22 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
 from cyclopts import Parameter
 
 from keras_vit._arguments import printable
-from keras_vit._files import check_folder
 from keras_vit._options import check
-from keras_vit.cli.inputs import (
-    Columns,
-    Data,
-    Kind,
-    Masks,
-    NamesFrom,
-    Weights,
-    check_exists,
-    check_source,
-    labelled_data,
-    lines_of,
-    start_keras,
-    summary,
-)
+from keras_vit.cli import inputs
 from keras_vit.cli.program import MANY, AtLeast0, Count, CountOr0, Result, Size, command, flags_of, given, only_for
 from keras_vit.data import Augmentation, ViewAugmentation
 from keras_vit.training import Recipe, recipe
@@ -81,17 +67,14 @@ Restart = Annotated[bool, Parameter(help="start again instead of going on with O
 
 @Parameter(name="*", group="the run")
 class TheRun(TypedDict, total=False):
-    """Options of a run.
+    """Options of a run."""
 
-    Attributes:
-        every: updates from one evaluation to the next (default: an epoch, or a tenth)
-        seed: of the random numbers: order, augmentation, dropout (default: 0)
-        dtype: what it computes in (default: float32)
-    """
-
-    every: Count
-    seed: CountOr0
-    dtype: Literal["float32", "float64", "float16", "bfloat16", "mixed_float16", "mixed_bfloat16"]
+    every: Annotated[Count, Parameter(help="updates from one evaluation to the next (default: an epoch, or a tenth)")]
+    seed: Annotated[CountOr0, Parameter(help="of the random numbers: order, augmentation, dropout (default: 0)")]
+    dtype: Annotated[
+        Literal["float32", "float64", "float16", "bfloat16", "mixed_float16", "mixed_bfloat16"],
+        Parameter(help="what it computes in (default: float32)"),
+    ]
 
 
 @command(
@@ -100,8 +83,8 @@ class TheRun(TypedDict, total=False):
     "glyphs photos --task segmentation --recipe segmentation/eomt_ade20k_base --image-size 96",
 )
 def finetune(
-    weights: Weights,
-    data: Data,
+    weights: inputs.Weights,
+    data: inputs.Data,
     /,
     *,
     output: str = "runs/finetune",
@@ -112,9 +95,9 @@ def finetune(
     class_weight: Annotated[list[str] | None, MANY] = None,
     flip: Flip = None,
     validation: Annotated[AtLeast0 | None, Parameter(group="the data")] = None,
-    kind: Kind = Kind(),
-    masks: Masks = {},
-    columns: Columns = {},
+    kind: inputs.Kind = inputs.Kind(),
+    masks: inputs.Masks = {},
+    columns: inputs.Columns = {},
     lora: Lora = None,
     teacher: str | None = None,
     distill: Literal["hard", "soft", "features"] | None = None,
@@ -125,16 +108,10 @@ def finetune(
     Args:
         output: folder of the run
         recipe: see `keras-vit recipes` (default: finetune/folder, or of the task)
-        changes: of the recipe
-        augmentation: of the recipe
         class_weight: balanced, or NAME=WEIGHT: factors of classes in the loss
         validation: share of DATA to evaluate on (default: the test images of DATA)
-        kind: what DATA is
-        masks: how masks are read
-        columns: how a table is read
         teacher: learn from this model as well; it must have the classes of DATA
         distill: what to learn from the teacher (default: hard)
-        run: options of the run
     """
     from keras_vit import training
 
@@ -145,24 +122,24 @@ def finetune(
     factors = None if class_weight is None else _class_weight(class_weight)
     changes = changes | given(lora_rank=lora, class_weight=factors)
     plan = _recipe(recipe or RECIPES[kind.task], kind.task, target, changes, augmentation | given(flip=flip))
-    check_source(weights)
+    inputs.check_source(weights)
     if teacher is not None:
-        check_source(teacher)
+        inputs.check_source(teacher)
     settings: dict[str, Any] = {**run, "output": output, "resume": not restart, "on_bad_image": kind.on_bad_image}
     settings |= given(validation=validation)
     if kind.task == "classification":
-        images = labelled_data(data, columns)
+        images = inputs.labelled_data(data, columns)
         if recipe is None and "image_size" not in changes:
             settings["image_size"] = _at_most_own_size(plan, weights)
-        start_keras()
+        inputs.start_keras()
         if teacher is not None:
             from keras_vit import load
 
             settings["task"] = training.distillation(load(teacher), distill or "hard")
         done = training.finetune(weights, images, plan, **settings)
     else:
-        check_exists(data, kind.annotations)
-        start_keras()
+        inputs.check_exists(data, kind.annotations)
+        inputs.start_keras()
         from keras_vit.data import open_boxes, open_segments
 
         if kind.task == "detection":
@@ -190,7 +167,9 @@ def _report_of_run(done: Any, folder: Path, *following: list[str]) -> str:
     for image in done.bad_images:
         lines.append(f"Left out: {printable(image.path)}: {printable(image.reason)}")
     files = sorted(path.name for path in folder.glob("[!.]*") if not path.name.startswith("step-"))
-    lines.append(summary(f"Wrote {printable(folder)}: {', '.join(files)}", *following, *_exports_that_work(folder)[:1]))
+    lines.append(
+        inputs.summary(f"Wrote {printable(folder)}: {', '.join(files)}", *following, *_exports_that_work(folder)[:1])
+    )
     return "\n".join(lines)
 
 
@@ -198,10 +177,9 @@ def _exports_that_work(folder: Path) -> list[list[str]]:
     """Returns the command lines that export the model of a run in the formats whose packages are installed."""
     from keras_vit.export import FORMATS
 
-    rows = [row for row in FORMATS.values() if not row.missing()]
-    rows.sort(key=lambda row: not row.suffix)  # files before folders
-    lines = (["export", str(folder / "model.keras"), str(folder / f"model{row.suffix}")] for row in rows)
-    return [line if row.suffix else [*line, "--format", row.name] for line, row in zip(lines, rows, strict=True)]
+    rows = sorted((row for row in FORMATS.values() if not row.missing()), key=lambda row: not row.suffix)  # files first
+    named = [(f"model{row.suffix}", *([] if row.suffix else ["--format", row.name])) for row in rows]
+    return [["export", str(folder / "model.keras"), str(folder / file), *words] for file, *words in named]
 
 
 @command(
@@ -231,21 +209,18 @@ def pretrain(
         weights: a variant, with random weights, or a file, a folder, an address or a name of the catalogue
         output: folder of the run
         validation: labelled pictures: the log shows the accuracy of their nearest neighbours
-        changes: of the recipe
         weight: weight of the SIGReg loss, which prevents collapse, 0 to 1 (default: 0.05)
         slices: directions that are drawn in each update (default: 1024)
-        views: how pictures are cut
-        run: options of the run
     """
     from keras_vit import training
     from keras_vit.checkpoints import is_variant
 
     plan = training.recipe(VIEWS_RECIPE).replace(**changes, **given(lora_rank=lora))
-    check_exists(data, validation)
+    inputs.check_exists(data, validation)
     if not is_variant(weights):
-        check_source(weights)
+        inputs.check_source(weights)
     how = ViewAugmentation(**views, **given(flip=flip))
-    start_keras()
+    inputs.start_keras()
     task = training.LeJEPA(views=how, **given(weight=weight, slices=slices))
     settings = {**run, **given(validation=validation)}
     done = training.pretrain(weights, data, plan, objective=task, output=output, resume=not restart, **settings)
@@ -299,20 +274,20 @@ def _class_weight(words: list[str]) -> str | dict[str, float]:
 
 @command("runs/finetune/model.keras photos --report report.html", "glyphs digits --few-shot 5 10")
 def evaluate(
-    weights: Weights,
-    data: Data,
+    weights: inputs.Weights,
+    data: inputs.Data,
     /,
     *,
-    kind: Kind = Kind(),
-    masks: Masks = {},
-    columns: Columns = {},
+    kind: inputs.Kind = inputs.Kind(),
+    masks: inputs.Masks = {},
+    columns: inputs.Columns = {},
     views: Literal["flip", "crops"] | None = None,
     threshold: AtLeast0 | None = None,
     few_shot: Annotated[list[Count] | None, MANY, _FEATURES] = None,
     seeds: Annotated[Count | None, _FEATURES] = None,
     l2: Annotated[AtLeast0 | None, _FEATURES] = None,
     knn: Annotated[list[Count] | None, Parameter(consume_multiple=(0, 1)), _FEATURES] = None,
-    names_from: Annotated[NamesFrom, Parameter(group="two towers, with words")] = None,
+    names_from: Annotated[inputs.NamesFrom, Parameter(group="two towers, with words")] = None,
     templates: Annotated[str | None, Parameter(group="two towers, with words")] = None,
     image_size: Size = None,
     batch_size: Count | None = None,
@@ -322,9 +297,6 @@ def evaluate(
     """Measures accuracy on labelled images, or how well a few-shot probe or the nearest neighbours do.
 
     Args:
-        kind: what DATA is
-        masks: how masks are read
-        columns: how a table is read
         views: average over mirror images, or ten crops (default: neither)
         threshold: several labels: the least probability (default: 0.5)
         few_shot: fit linear probes on so many images per class (default: 1 5 10 25)
@@ -356,7 +328,7 @@ def evaluate(
     only_for("runs without --knn", not voting, **of_the_head)
     only_for("--few-shot", probing, seeds=seeds, l2=l2)
     only_for("--names-from", names_from is not None, templates=templates)
-    check_source(weights)
+    inputs.check_source(weights)
     if kind.task != "classification":
         return _evaluate_pixels(weights, data, kind, masks)
     images, names = _evaluation_data(data, columns, report, draws=bool(output and not probing))
@@ -388,10 +360,10 @@ def evaluate(
     return Result(result.to_dict(), table)
 
 
-def _evaluate_pixels(weights: str, data: str, kind: Kind, masks: Masks) -> Result:
+def _evaluate_pixels(weights: str, data: str, kind: inputs.Kind, masks: inputs.Masks) -> Result:
     """Returns the mean intersection over union of a segmentation model, or COCO's average precision of a detector."""
-    check_exists(data, kind.annotations)
-    start_keras()
+    inputs.check_exists(data, kind.annotations)
+    inputs.start_keras()
     from keras_vit import detection, load, segmentation
     from keras_vit.data import open_boxes
 
@@ -404,19 +376,20 @@ def _evaluate_pixels(weights: str, data: str, kind: Kind, masks: Masks) -> Resul
     return Result(result.to_dict(), f"{result}\n{result.class_table(worst=10)}")
 
 
-def _evaluation_data(data: str, columns: Columns, report: str | None, draws: bool) -> tuple[Any, list[str] | None]:
+def _evaluation_data(
+    data: str, columns: inputs.Columns, report: str | None, draws: bool
+) -> tuple[Any, list[str] | None]:
     """Returns DATA, and the names of its classes where it brings none; imports Keras when everything is checked."""
     from keras_vit._page import check_page_path
     from keras_vit._pictures import need_matplotlib
 
     is_digits = data == "digits" and not Path(data).exists()
-    images = None if is_digits else labelled_data(data, columns)
+    images = None if is_digits else inputs.labelled_data(data, columns)
     if report or draws:
         need_matplotlib()  # better now than after all the work
     if report:
         check_page_path(report)
-        check_folder(report)  # that it lies in
-    start_keras()
+    inputs.start_keras()
     if not is_digits:
         return images, None
     from keras_vit.data import load_digits
@@ -433,7 +406,7 @@ def _evaluated_model(weights: str, names_from: str | None, templates: str | None
         return load(weights)
     from keras_vit.text.image_text import load_pair
 
-    return load_pair(weights).zero_shot_classifier(lines_of(names_from), **given(templates=templates))
+    return load_pair(weights).zero_shot_classifier(inputs.lines_of(names_from), **given(templates=templates))
 
 
 @command("cifar", "'pretrain B/16'")

@@ -80,7 +80,6 @@ def patch_attention_of_blocks(
     maps: dict[int | str, list[np.ndarray]] = {}
 
     def keep(block: int | str, weights: np.ndarray) -> None:
-        """Appends what the head's token reads of each patch to the maps of a block."""
         row = weights[:, :, 0] if block == POOLING else output_row(probe, weights)
         maps.setdefault(block, []).append(of_keys(probe, row))
 
@@ -110,7 +109,6 @@ def attention_rollout(model: ModelSource, images: Any, *, batch_size: int = BATC
     rollout = np.zeros((0, 0, 0))
 
     def multiply(block: int | str, weights: np.ndarray) -> None:
-        """Multiplies the product of the batch by a block's matrix; after the last block, appends its map."""
         nonlocal rollout
         mean = weights.astype("float64").mean(1)
         if block == POOLING:  # (batch, 1, keys); where it does not read the tokens before the patches, fewer keys
@@ -145,7 +143,6 @@ def mean_attention_distance(model: ModelSource, images: Any, *, batch_size: int 
     count = 0
 
     def add(block: int | str, weights: np.ndarray) -> None:
-        """Adds the distances of a block, once for each image of the batch."""
         nonlocal count
         if block == 0:
             count += len(weights)
@@ -269,13 +266,11 @@ def read_attention(
         probe.check_all_tokens()
 
     def read_block(layer: Any, *args: Any, **kwargs: Any) -> Any:
-        """Returns the output of a block, and calls `read` with its attention weights."""
         weights, output = layer(*args, activations=["attention_weights"], **kwargs)
         read(int(layer.name.removeprefix("block_")), to_numpy(weights))
         return output
 
     def read_pooling(layer: Any, tokens: Any) -> Any:
-        """Returns the output of attention pooling, and calls `read` with its weights."""
         read(POOLING, to_numpy(layer.attention_weights(tokens)))
         return layer(tokens)
 
@@ -287,7 +282,6 @@ def read_attention(
 
 
 def _block_number(probe: Probe, block: int | str) -> int | str:
-    """Returns the number of a block counted from 0, or `"pooling"`."""
     config, name = probe.config, probe.inner.name
     if block == POOLING:
         if config.pooling != "map":

@@ -57,12 +57,7 @@ def saliency(model: ModelSource, images: Any, classes: Classes = None, *, batch_
     probe = Probe(model)
     maps = []
     for batch, chosen in _with_classes(probe, images, classes, batch_size):
-
-        def total(tensors: list[Tensor], chosen: np.ndarray = chosen) -> Tensor:
-            """Returns the sum of the scores of the chosen classes for a batch of images."""
-            return _sum_of(_scores(probe, tensors[0]), chosen)
-
-        (gradient,) = gradients(total, [batch])
+        (gradient,) = gradients(lambda tensors, chosen=chosen: _sum_of(_scores(probe, tensors[0]), chosen), [batch])
         maps.append(np.abs(gradient).max(-1))
     return np.concatenate(maps)
 
@@ -137,7 +132,6 @@ def class_evidence(
         )
 
     def each_patch(layer: Any, tokens: Tensor) -> Tensor:
-        """Returns the patches as a map, in place of the output of a pooling."""
         if isinstance(probe.inner, BiT):
             return tokens
         rows, columns = probe.grid
@@ -309,7 +303,6 @@ def _features(model: ModelSource, images: Any, layer: str, batch_size: int) -> n
     outputs: list[Tensor] = []
 
     def keep(one: Any, *args: Any, **kwargs: Any) -> Tensor:
-        """Returns the output of a layer, and appends it to `outputs`."""
         outputs.append(one(*args, **kwargs))
         return outputs[-1]
 

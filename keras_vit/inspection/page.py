@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_vit._arguments import printable, require_packages, softmax
+from keras_vit._arguments import check_patterns, printable, require_packages, softmax
 from keras_vit._page import Html, check_page_path, html_tiles, image_address, tag
 from keras_vit._page import write_page as write_html
 from keras_vit._pictures import SCALES, block_maxima, colour_numbers, palette
@@ -112,7 +112,7 @@ def write_page(
     links = [tag("li", tag("a", section.title, href=f"#part{i}")) for i, section in enumerate(sections)]
     parts = [_facts(model)]
     if notes:
-        odd = tag("ul", *(tag("li", note) for note in notes))
+        odd = tag("ul", *(tag("li", note) for note in check_patterns("notes", notes)))
         parts.append(tag("aside", tag("strong", "Good to know"), odd, class_="notes"))
     parts.append(tag("nav", tag("ul", *links), aria_label="Parts of this page"))
     for i, section in enumerate(sections):
@@ -160,12 +160,10 @@ def _facts(model: VisionTransformer | BiT) -> Html:
 
 
 def _has_attention(model: VisionTransformer | BiT) -> bool:
-    """Returns whether a model is a Vision Transformer and no MLP-Mixer."""
     return isinstance(model, VisionTransformer) and model.config.tokens_mlp_width is None
 
 
 def _classifies(model: VisionTransformer | BiT) -> bool:
-    """Returns whether a model has a head with one output for each class and image."""
     return bool(model.config.classes) and len(model.output_shape) == 2
 
 
@@ -233,7 +231,6 @@ def _attention(model: VisionTransformer, names: Sequence[str], batch: np.ndarray
 
 
 def _slider(label: str, least: int, most: int, value: int) -> Html:
-    """Returns a slider with a label before it and its value behind it."""
     slider = tag("input", type="range", min=least, max=most, value=value)
     return tag("label", tag("span", label), tag("output"), slider)
 
@@ -342,7 +339,6 @@ def _config(model: VisionTransformer | BiT, source: Mapping[str, Any]) -> Sectio
 
 
 def _pairs(pairs: Mapping[str, Any]) -> Html:
-    """Returns a table of names and values."""
     rows = (tag("tr", tag("th", name, scope="row"), tag("td", tag("code", value))) for name, value in pairs.items())
     return tag("table", tag("tbody", *rows), class_="plain")
 

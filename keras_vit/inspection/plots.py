@@ -1,6 +1,7 @@
 """How kinds of maps look, on the page as in figures; and `plot`, which makes figures of matplotlib."""
 
 import dataclasses
+import inspect
 import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -35,27 +36,16 @@ LEVELS = 64  # colours of a map on a page: more cannot be told apart, and make f
 
 @dataclasses.dataclass(frozen=True)
 class MapKind:
-    """A kind of map and how it is drawn.
+    """A kind of map and how it is drawn."""
 
-    Attributes:
-        title: Headline of a figure, and caption on the page.
-        words: What stands below it; `{:.1f}` are the ends of the scale.
-        compute: Makes the maps `(batch, rows, columns)` of a model and images.
-        attention: Whether the model needs attention.
-        head: Whether it needs a head that names classes.
-        scale: A name in `keras_vit._pictures.SCALES`.
-        signed: Whether 0 is in the middle of the scale; otherwise it is its beginning.
-        quantile: Share of the values that the scale reaches.
-    """
-
-    title: str
-    words: str
-    compute: Callable[..., np.ndarray] | None = None
-    attention: bool = False
-    head: bool = True
-    scale: str = "inferno"
-    signed: bool = False
-    quantile: float = 1.0
+    title: str  # headline of a figure, and caption on the page
+    words: str  # below it; `{:.1f}` are the ends of the scale
+    compute: Callable[..., np.ndarray] | None = None  # makes the maps `(batch, rows, columns)` of a model and images
+    attention: bool = False  # whether the model needs attention
+    head: bool = True  # whether it needs a head that names classes
+    scale: str = "inferno"  # a name in `keras_vit._pictures.SCALES`
+    signed: bool = False  # whether 0 is in the middle of the scale; otherwise it is its beginning
+    quantile: float = 1.0  # share of the values that the scale reaches
 
     def ends(self, values: np.ndarray) -> tuple[float, float]:
         """Returns the values at the beginning, 0 or minus the end, and at the end of the scale, at least 1e-12."""
@@ -149,27 +139,32 @@ def _draw_heads(values: np.ndarray, images: Any, path: PathLike, title: str) -> 
 def _draw_maps(
     values: np.ndarray, images: Any, path: PathLike, title: str, kind: str, class_names: Any = None
 ) -> "Figure":
-    """Draws images, and below each its map."""
-    if class_names is not None and len(class_names) != len(images):
-        raise ValueError(f"class_names must have a name for each of {len(images)} images, not {len(class_names)}.")
-    if kind == "features":
-        values = _array("values", values, ("batch", "rows", "columns", "3"))
-        _, images = _maps_and_images(values[..., 0], images)
-        return _below_images(list(values), images, FEATURES, path, title, class_names)
-    maps, images = _maps_and_images(values, images)
-    style = MAPS[kind]
+    """Draws images in rows of at most 8, each with its name above it and its map below it."""
+    maps = _array("values", values, ("batch", "rows", "columns", "3")[: 4 if kind == "features" else 3])
+    images = [_pixels(image) for image in images]
+    for name, one, given in (("images", "an image", images), ("class_names", "a name", class_names)):
+        if given is not None and len(given) != len(maps):
+            raise ValueError(f"{name} must have {one} for each of {len(maps)} maps, but {len(given)} were given.")
+    style, drawn, pairs = MAPS.get(kind, FEATURES), [*maps], [*zip(images, maps, strict=True)]
+    words = style.words
     if kind == "saliency":
         drawn = [style.colours(one, style.ends(one)) for one in maps]
     elif kind == "evidence":
         ends = style.ends(maps)  # one scale for all maps, from blue to red, which the caption names
-        style = dataclasses.replace(style, words=_EVIDENCE.format(*ends))
-        drawn = [
-            np.clip(0.72 * style.colours(_stretched(one, image), ends) + 0.28 * _grey(image), 0, 1)
-            for image, one in zip(images, maps, strict=True)
-        ]
-    else:
-        drawn = [overlay(image, one) for image, one in zip(images, maps, strict=True)]
-    return _below_images(drawn, images, style, path, title, class_names)
+        words = words.format(*ends)
+        shown = [style.colours(_stretched(one, image), ends) for image, one in pairs]
+        drawn = [np.clip(0.72 * map_ + 0.28 * _grey(image), 0, 1) for image, map_ in zip(images, shown, strict=True)]
+    elif kind != "features":
+        drawn = [overlay(image, one) for image, one in pairs]
+    columns, tiles = min(len(images), 8), []
+    names = [""] * len(images) if class_names is None else [*class_names]
+    for start in range(0, len(images), columns):
+        part = slice(start, start + columns)
+        gaps = [("", None)] * (columns - len(images[part]))  # after a last row of fewer images
+        tiles += [*zip(names[part], images[part], strict=True), *gaps]
+        tiles += [("", one) for one in drawn[part]] + gaps
+    gap = 0.04 if class_names is None else 0.12
+    return plot_map(tiles, path, title=title or style.title, words=words, columns=columns, gap=gap)
 
 
 def _draw_distance(values: np.ndarray, path: PathLike, title: str) -> "Figure":
@@ -232,7 +227,8 @@ def _draw_positions(values: np.ndarray, path: PathLike, title: str) -> "Figure":
 def _draw_nearest(
     values: np.ndarray, images: Any, cosines: Any, patch: Any, grid_size: Any, path: PathLike, title: str
 ) -> "Figure":
-    places = np.array([patch, *_array("values", values, ("count", "3"))])
+    near = _array("values", values, ("count", "3"))
+    places, cosines = np.array([patch, *near]), _array("cosines", cosines, (str(len(near)),))
     pixels = [_pixels(image) for image in images]
     if places.dtype.kind not in "iu" or (places < 0).any() or (places >= (len(pixels), *grid_size)).any():
         raise ValueError(
@@ -275,27 +271,6 @@ def overlay(image: np.ndarray, weights: np.ndarray) -> np.ndarray:
     return np.clip(0.68 * HEADS.colours(0.04 + 0.9 * heat, (0, 1)) + 0.42 * _grey(image), 0, 1)
 
 
-def _below_images(
-    maps: Sequence[np.ndarray],
-    images: Sequence[np.ndarray],
-    kind: MapKind,
-    path: PathLike,
-    title: str,
-    names: Sequence[str] | None = None,
-) -> "Figure":
-    """Returns a figure of images in rows of at most 8, each with its name above it and its map below it."""
-    columns = min(len(images), 8)
-    named = list(zip([""] * len(images) if names is None else names, images, strict=True))
-    tiles: list[tuple[str, np.ndarray | None]] = []
-    for start in range(0, len(images), columns):
-        part = slice(start, start + columns)
-        gaps = [("", None)] * (columns - len(named[part]))  # after a last row of fewer images
-        tiles += [*named[part], *gaps]
-        tiles += [("", one) for one in maps[part]] + gaps
-    gap = 0.04 if names is None else 0.12
-    return plot_map(tiles, path, title=title or kind.title, words=kind.words, columns=columns, gap=gap)
-
-
 def _array(name: str, values: np.ndarray, axes: tuple[str, ...]) -> np.ndarray:
     """Values as an array; ValueError unless they are numbers with the axes that are named, none of them empty."""
     values = np.asarray(values)
@@ -304,20 +279,11 @@ def _array(name: str, values: np.ndarray, axes: tuple[str, ...]) -> np.ndarray:
         length > 0 and lengths.setdefault(axis, length) == length
         for axis, length in zip(axes, values.shape, strict=True)
     )
-    if not fits or values.dtype.kind not in "fiu":
-        raise ValueError(f"{name} must be numbers ({', '.join(axes)}), but {values.dtype} {values.shape} was given.")
+    is_number = values.dtype.kind in "fiu"
+    if not fits or not is_number:
+        words = f" must be numbers ({', '.join(axes)}), but {values.dtype} {values.shape} was given."
+        raise (ValueError if is_number else TypeError)(f"{name}{words}")
     return values
-
-
-def _maps_and_images(
-    maps: np.ndarray, images: np.ndarray | Sequence[np.ndarray]
-) -> tuple[np.ndarray, list[np.ndarray]]:
-    """Returns maps as an array, and images as values of 0..1."""
-    maps = _array("maps", maps, ("batch", "rows", "columns"))
-    pixels = [_pixels(image) for image in images]
-    if len(pixels) != len(maps):
-        raise ValueError(f"images must have an image for each of {len(maps)} maps, but {len(pixels)} were given.")
-    return maps, pixels
 
 
 def _pixels(image: np.ndarray) -> np.ndarray:
@@ -338,7 +304,6 @@ def _stretched(values: np.ndarray, image: np.ndarray) -> np.ndarray:
 
 
 def _grey(image: np.ndarray) -> np.ndarray:
-    """Returns the brightness of an image `(height, width, 3)`, with one channel."""
     return image @ np.array([0.299, 0.587, 0.114])[:, None]
 
 
@@ -349,41 +314,31 @@ _PLOTS: dict[str, tuple[Callable[..., "Figure"], set[str]]] = {
     "filters": (_draw_filters, set()),
     "positions": (_draw_positions, set()),
 }
-# Functions until 0.4: the kind, and the order of their arguments, some of which had other names.
+# Functions until 0.4: the kind, and the names of their arguments, of which the first are the values.
 _OLD = {
-    "plot_attention_heads": ("heads", "values images path title"),
-    "plot_attention_rollout": ("rollout", "values images path title"),
-    "plot_class_evidence": ("evidence", "values images path title class_names"),
-    "plot_feature_map": ("features", "values images path title"),
-    "plot_mean_attention_distance": ("distance", "values path title"),
-    "plot_nearest_patches": ("nearest", "values cosines patch images grid_size path title"),
-    "plot_patch_filters": ("filters", "values path title"),
-    "plot_position_similarity": ("positions", "values path title"),
-    "plot_saliency": ("saliency", "values images path title"),
+    "plot_attention_heads": ("heads", "attention image path title"),
+    "plot_attention_rollout": ("rollout", "maps images path title"),
+    "plot_class_evidence": ("evidence", "maps images path title class_names"),
+    "plot_feature_map": ("features", "colours images path title"),
+    "plot_mean_attention_distance": ("distance", "distances path title"),
+    "plot_nearest_patches": ("nearest", "places cosines patch images grid_size path title"),
+    "plot_patch_filters": ("filters", "filters path title"),
+    "plot_position_similarity": ("positions", "similarity path title"),
+    "plot_saliency": ("saliency", "maps images path title"),
 }
-_RENAMED = dict.fromkeys(("attention", "colours", "distances", "filters", "maps", "places", "similarity"), "values")
 
 
 def old_plot(name: str) -> Callable[..., "Figure"]:
     """Returns `plot` as a function of version 0.4, with a DeprecationWarning; AttributeError for another name."""
     if name not in _OLD:
         raise AttributeError(f"module 'keras_vit.inspection' has no attribute {name!r}")
-    kind, order = _OLD[name][0], _OLD[name][1].split()
+    kind, names = _OLD[name][0], _OLD[name][1].split()
     warn_caller(f"inspection.{name} is deprecated. Use inspection.plot({kind!r}, ...).", DeprecationWarning)
+    signature = inspect.Signature([inspect.Parameter(one, inspect.Parameter.POSITIONAL_OR_KEYWORD) for one in names])
+    now = {names[0]: "values", "image": "images"}
 
     def draw(*arguments: Any, **options: Any) -> "Figure":
-        if len(arguments) > len(order):
-            raise TypeError(
-                f"{name} takes at most {len(order)} positional arguments, but {len(arguments)} were given. Use plot."
-            )
-        given = dict(zip(order, arguments, strict=False))
-        for key, value in options.items():
-            new = (_RENAMED | {"image": "images"}).get(key, key)
-            if new in given:
-                raise TypeError(
-                    f"{name} takes {new} once, but it was given twice, also as {key} or in order. Leave one out."
-                )
-            given[new] = value
-        return plot(kind, **given)
+        given = signature.bind_partial(*arguments, **options).arguments
+        return plot(kind, **{now.get(key, key): value for key, value in given.items()})
 
     return draw

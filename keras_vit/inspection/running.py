@@ -19,21 +19,14 @@ ModelSource = keras.Model | str | os.PathLike[str]  # a model, or what `keras_vi
 
 
 class Probe:
-    """A model whose layers can be called otherwise, and the grid of patches in the pass that ran last.
-
-    Attributes:
-        model: A `VisionTransformer`, a `BiT`, or a functional or sequential model with one of them at any depth.
-        inner: The `VisionTransformer` or `BiT` that it is or has inside.
-        config: The config of `inner`.
-        grid: Rows and columns of patches; they depend on the images where sizes are free.
-    """
+    """A model whose layers can be called otherwise, and the grid of patches in the pass that ran last."""
 
     def __init__(self, model: ModelSource, *, attention: bool = False) -> None:
         """Loads the model if it is named, and finds the one of this package in it; errors as of the class."""
         self.model = as_model(model)
-        self.inner = _find_model(self.model)
+        self.inner = _find_model(self.model)  # the `VisionTransformer` or `BiT` that it is or has inside, at any depth
         self.config: Any = self.inner.config
-        self.grid = (0, 0)  # known after a run
+        self.grid = (0, 0)  # rows and columns of patches, known after a run: where sizes are free, images decide
         is_mixer = self.config.tokens_mlp_width is not None
         if attention and (is_mixer or not isinstance(self.inner, VisionTransformer)):
             kind = "MLP-Mixer" if is_mixer else type(self.inner).__name__
@@ -53,18 +46,13 @@ class Probe:
         inside = {layer.name: own[layer.name] for layer in self.inner.layers if layer.name in own}
 
         def call_around(layer: Any, *args: Any, **kwargs: Any) -> Any:
-            """Returns the output of a layer of an outer model; goes into the inner model and what contains it."""
             if layer is self.inner:
                 return self.inner.run(args[0], inside)
             if has_graph(layer) and any(one is self.inner for one in layers_inside(layer)):
                 return call_layers(layer, args[0], call_around)
             return layer(*args, **kwargs)
 
-        return (
-            call_around(self.inner, images)
-            if self.model is self.inner
-            else call_layers(self.model, images, call_around)
-        )
+        return call_around(self.model, images)
 
     def map(self, tokens: Any) -> Any:
         """Returns `(..., tokens, D)` as `(..., rows, columns, D)` on the grid of the last run, without other tokens."""

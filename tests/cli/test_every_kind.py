@@ -125,5 +125,11 @@ def test_a_folder_of_pictures_for_every_pixel(run, files, colours, tmp_path):
     rows = json.loads(run(*command, tmp_path / "second", "--skip-unreadable", "--json").out)
     assert [row["output"] is None for row in rows] == [False, False, True] and "bad.png" in rows[2]["error"]
     assert sorted(path.name for path in (tmp_path / "second").iterdir()) == ["0.png", "1.png"]
+    (photos / "album").mkdir()
+    for name in ("0.png", "bad.png"):
+        (photos / name).unlink()
+    (photos / "1.png").rename(photos / "album" / "1.png")  # the only one
+    run(*command, tmp_path / "third")
+    assert (tmp_path / "third" / "album" / "1.png").exists()
     assert f"no folder {tmp_path}/tpyo" in run(*command, tmp_path / "tpyo" / "out", code=1).err
     assert not (tmp_path / "tpyo").exists()

@@ -103,6 +103,12 @@ ALSO_BEFORE_KERAS = {
     "format of one map": ("depth photo.png -o x.png --format npy --weights glyphs", "--format npy is for files in a"),
     "format of figures": ("segment photo.png -o x --plot --format npy --weights glyphs", "leave --format npy out"),
     "pictures to embed": ("embed missing -o out.npz", "missing"),
+    "folder of a sheet": ("duplicates old.keras --output nowhere/pairs.html", "no folder"),
+    "format of one file": (
+        "detect photo.png --weights glyphs -o x.png --format json",
+        "--format json is for files in a",
+    ),
+    "folder of boxes": ("detect photo.png --weights glyphs -o nowhere/in/boxes.png", "no folder"),
 }
 
 
@@ -117,8 +123,7 @@ def place(tmp_path, monkeypatch, photo):
 @pytest.mark.parametrize("case", BEFORE_KERAS | ALSO_BEFORE_KERAS)
 def test_what_is_known_without_keras_is_said_before_it_starts(run, place, monkeypatch, case):
     """`start_keras` is the only door: the next test shows for some that nothing else imports a framework."""
-    for module in ("files", "images", "training"):
-        monkeypatch.setattr(f"keras_vit.cli.{module}.start_keras", None)
+    monkeypatch.setattr("keras_vit.cli.inputs.start_keras", None)
     command, words = (BEFORE_KERAS | ALSO_BEFORE_KERAS)[case]
     err = run(*shlex.split(command), code=1).err
     assert words in err and err.count(" or ") <= 6

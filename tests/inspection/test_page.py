@@ -73,8 +73,8 @@ def write(tmp_path, model, images=None, **options):
 def test_images_of_two_channels_are_shown_as_the_first_in_grey(tmp_path):
     model = make(image_size=80, patch_size=40, channels=2)
     pixels = np.random.default_rng(0).integers(0, 256, (80, 80, 2)).astype("uint8")
-    page, _ = write(tmp_path, model, {"two.tif": pixels})
-    assert "image/jpeg" in page
+    page, _ = write(tmp_path, model, {"two.tif": pixels}, notes="One note.")
+    assert "image/jpeg" in page and "<li>One note.</li>" in page
     shown = inspection.shown_pixels(model, model.preprocess(pixels))
     np.testing.assert_array_equal(shown[0], pixels[..., [0, 0, 0]])
 

@@ -57,8 +57,9 @@ def nearest(*arguments, **options):
     return inspection.nearest_patches(plain(), images_for(plain(), 3), *arguments, **options)
 
 
-def drawn_nearest(places, patch=(0, 0, 0)):
-    return inspection.plot("nearest", places, PIXELS, cosines=np.ones(len(places)), patch=patch, grid_size=(2, 3))
+def drawn_nearest(places, patch=(0, 0, 0), cosines=None):
+    cosines = np.ones(len(places)) if cosines is None else cosines
+    return inspection.plot("nearest", places, PIXELS, cosines=cosines, patch=patch, grid_size=(2, 3))
 
 
 def shown(images):
@@ -94,9 +95,11 @@ REFUSED = [
     (lambda: nearest((0, 0, 0), layer="encoded"), "layer must be the name of a layer .*'block_0'.* but 'encoded'"),
     (lambda: nearest((0, 0, 0), layer="head"), "must return a map or tokens, but 'head'"),
     (lambda: inspection.plot("distance", np.ones((3, 2)), path="x"), "must end with .png, .svg or .pdf"),
+    (lambda: inspection.plot("heads", np.full((2, 2, 3), "a"), PIXELS[0]), "values must be numbers", TypeError),
     (lambda: inspection.plot("rollout", MAPS, PIXELS[:1]), "an image for each of 2 maps, but 1 were"),
     (lambda: inspection.plot("rollout", MAPS, PIXELS / 127.5 - 1), r"Pass shown_pixels\(model, images\)"),
     (lambda: inspection.plot("features", MAPS, PIXELS), r"values must be numbers \(batch, rows, columns, 3\)"),
+    (lambda: drawn_nearest(np.zeros((2, 3), int), cosines=[1]), r"cosines must be numbers \(2\), but int64 \(1,\)"),
     (lambda: drawn_nearest(np.array([[0, 0, 0], [2, 0, 0]])), "of 2 images with 2 x 3 patches, but one lies outside"),
     (lambda: inspection.overlay(PIXELS[0], MAPS), r"weights must be numbers \(rows, columns\)"),
     (lambda: inspection.overlay(np.full((4, 4, 1), 256, "uint16"), MAPS[0]), "image must hold values in 0..255"),
