@@ -21,23 +21,11 @@ from keras_vit._arguments import Source, require_packages
 from keras_vit._files import check_folder, make_folder
 from keras_vit._options import Above0, OneOf, Options, Whole, check, option
 from keras_vit._terminal import PlainData, as_text, megabytes, pairs_table
+from keras_vit.export import served_model as served
 from keras_vit.export.float16 import LARGEST, TOLERANCE, distance
-from keras_vit.export.format import Format
+from keras_vit.export.format import Answers, Format
 from keras_vit.export.formats import FORMATS, format_of
 from keras_vit.export.processes import Job, run_in_fresh_process, write_anywhere
-from keras_vit.export.served_model import (
-    Signature,
-    answers_of,
-    check_labels,
-    check_model,
-    classes_of,
-    compared_images,
-    describe,
-    input_config,
-    names_of_classes,
-    plain_model,
-    served_model,
-)
 from keras_vit.models import ViTConfig
 from keras_vit.zoo import load
 
@@ -90,7 +78,7 @@ class ExportReport(PlainData):
         float16: Whether the file was computed in float16, operator by operator, and why not.
         float16_error: Largest difference to the model in this computation, relative to the model's largest output.
         float16_loud_error: The same with 300 added to one channel before each normalisation.
-        float16_top1: Share of these images with the same predicted class.
+        float16_top1: Share of these images with the same predicted class; None without classes.
         float16_peak: The largest magnitude in this computation; float16 ends at 65504.
 
     Examples:
@@ -136,11 +124,7 @@ class ExportReport(PlainData):
         def percent(share: float | None) -> str | None:
             return None if share is None else f"{100 * share:.2f} %"
 
-        accuracy, latency = percent(self.accuracy), None
-        if accuracy is not None:
-            accuracy += f" (the model: {percent(self.model_accuracy)})"
-        if self.latency_ms is not None:
-            latency = f"{self.latency_ms:.2f} ms for a batch of {self.batch or 1}"
+        accuracy = f"{percent(self.accuracy)} (the model: {percent(self.model_accuracy)})"
         return pairs_table(
             self.path,
             {
@@ -151,9 +135,11 @@ class ExportReport(PlainData):
                 "largest difference": f"{self.max_abs_error:.1e} (allowed: {self.tolerance:.1e}), {self.images} images",
                 "mean difference": f"{self.mean_abs_error:.1e}",
                 "same top class": percent(self.top1_agreement),
-                "accuracy": accuracy,
+                "accuracy": f"{percent(self.accuracy)} (the model: {percent(self.model_accuracy)})"
+                if accuracy
+                else None,
                 "load": f"{self.load_seconds:.2f} s to the first answer",
-                "latency": latency,
+                "latency": self.latency_ms and f"{self.latency_ms:.2f} ms for a batch of {self.batch or 1}",
                 "operators": ", ".join(self.operators),
                 "outside the runtime": ", ".join(self.select_operators) or "none",
                 "on a phone's GPU": self.gpu,
@@ -212,7 +198,6 @@ class Agreement(NamedTuple):
 
 
 def _batch(name: str, value: Any) -> int | str:
-    """The check of a number of images at a time."""
     return value if value == "any" else Whole(1, ', or "any"')(name, value)
 
 
@@ -308,32 +293,34 @@ def export(
     if isinstance(model, (str, os.PathLike)):
         asked = asked.adapted(source=os.fspath(model) if asked.source is None else asked.source)
         model = load(model)
-    check_model(model)
+    served.check_model(model)
     batch_size = _check_options(row, model, asked, calibration is not None)
-    names = names_of_classes(model, asked.class_names)
+    names = served.names_of_classes(model, asked.class_names)
     _check_destination(path, row, asked.overwrite)
     require_packages(f"The format {row.name!r}", row.needs, row.extra)
-    reference, precision, tolerance = plain_model(model), asked.precision, asked.tolerance
+    reference, precision = served.plain_model(model), asked.precision
     rounded = bool(asked.target) or precision == "float16"
     for_gpu = rounded and row.gpu != ()
-    signature = Signature.of(reference, batch_size, asked.uint8_input, asked.softmax, for_gpu)
-    compared = compared_images(model, signature, images, labels, calibration)
-    classes = None if len(signature.outputs) > 1 else len(names) if names else classes_of(model)
+    signature = served.Signature.of(reference, batch_size, asked.uint8_input, asked.softmax, for_gpu)
+    compared = served.compared_images(model, signature, images, labels, calibration)
+    classes = None if len(signature.outputs) > 1 else len(names) if names else served.classes_of(model)
     if compared.labels is not None:
-        check_labels(compared.labels, compared.images[0], classes if len(model.outputs[0].shape) == 2 else None)
-    expected = [answers_of(reference, signature, batch) for batch in compared.taken("float32")]
-    job = Job(row.name, precision, signature, describe(model, signature, precision, names, asked.source))
+        served.check_labels(compared.labels, compared.images[0], classes if len(model.outputs[0].shape) == 2 else None)
+    expected = [served.answers_of(reference, signature, batch) for batch in compared.taken("float32")]
+    job = Job(row.name, precision, signature, served.describe(model, signature, precision, names, asked.source))
     try:
         with Console(stderr=True).status(f"Exporting to {path.name} ...") as status, _workspace(path) as temporary:
             written = Path(temporary, f"exported{row.suffix}")
-            operators = write_anywhere(served_model(reference), job, compared.calibration, written)
-            _check_operators(row, [] if asked.allow_select_ops else operators["select"])
+            operators = write_anywhere(served.served_model(reference), job, compared.calibration, written)
+            if operators["select"] and not asked.allow_select_ops:
+                lacks = f"operators that its runtime lacks: {', '.join(operators['select'])}"
+                raise RuntimeError(f"The {row.name} file needs {lacks}. Pass allow_select_ops=True.")
             status.update(f"Checking {path.name} ...")
             taken = compared.taken(signature.dtype)
             answers, measured = run_in_fresh_process(row, written, taken, batch_size, asked.measure, rounded)
             answers = [_named(batch, signature) for batch in answers]
-            in_float16 = _in_float16(answers.pop(), expected[0], measured, row, tolerance) if rounded else {}
-            limit, agreement = _agreement(answers, expected, row.name, precision, tolerance, bool(classes))
+            found = _in_float16(answers.pop(), expected[0], measured, row, asked, classes) if rounded else {}
+            found |= _agreement(answers, expected, row, asked, classes)
             _place(written, path, row, Path(temporary))
     except (OSError, RuntimeError) as error:
         raise _nothing_written(error, path) from error
@@ -348,10 +335,6 @@ def export(
         operators=tuple(operators["operators"]),
         select_operators=tuple(operators["select"]),
         images=sum(map(len, compared.images)),
-        max_abs_error=agreement.max_abs_error,
-        mean_abs_error=agreement.mean_abs_error,
-        tolerance=limit,
-        top1_agreement=agreement.top1_agreement,
         accuracy=_accuracy(answers[0][signature.outputs[0]], compared.labels),
         model_accuracy=_accuracy(expected[0][signature.outputs[0]], compared.labels),
         load_seconds=measured["load_seconds"],
@@ -359,25 +342,16 @@ def export(
         seconds=time.perf_counter() - started,
         note=_note(row, expected),
         **_on_gpu(operators["gpu"]),
-        **in_float16,
+        **found,
     )
 
 
-def _note(row: Format, expected: list[dict[str, np.ndarray]]) -> str | None:
+def _note(row: Format, expected: list[Answers]) -> str | None:
     is_one_value = all(np.ptp(values) == 0 for batch in expected for values in batch.values())
     return " ".join(filter(None, (_NO_COMPARISON if is_one_value else None, row.note))) or None
 
 
-def _check_operators(row: Format, foreign: list[str]) -> None:
-    """Raises RuntimeError for operators that a runtime lacks."""
-    if foreign:
-        raise RuntimeError(
-            f"The {row.name} file needs operators that its runtime lacks: {', '.join(foreign)}. Pass "
-            "allow_select_ops=True."
-        )
-
-
-def _named(answers: dict[str, np.ndarray], signature: Signature) -> dict[str, np.ndarray]:
+def _named(answers: Answers, signature: served.Signature) -> Answers:
     """Returns outputs by the names of the signature; that of PyTorch, if it is one, has no name."""
     single = len(signature.outputs) == 1 and answers
     return dict(zip(signature.outputs, answers.values(), strict=True)) if single else answers
@@ -394,11 +368,7 @@ def _on_gpu(found: tuple[int, list[str]] | None) -> dict[str, Any]:
 
 
 def _in_float16(
-    answers: dict[str, np.ndarray],
-    expected: dict[str, np.ndarray],
-    measured: dict[str, Any],
-    row: Format,
-    tolerance: float | None,
+    answers: Answers, expected: Answers, measured: Any, row: Format, asked: ExportOptions, classes: int | None
 ) -> dict[str, Any]:
     """The fields of the report about float16; RuntimeError for answers that are too far from the model's there."""
     found = measured["float16"]
@@ -406,7 +376,8 @@ def _in_float16(
         return {"float16": f"not checked: {found['why']}"}
     count = len(next(iter(answers.values())))
     expected = {name: values.take(range(count), axis=0, mode="wrap") for name, values in expected.items()}
-    error, loud, limit = distance(answers, expected), found["loud"], max(TOLERANCE, tolerance or 0)
+    error, loud, limit = distance(answers, expected), found["loud"], max(TOLERANCE, asked.tolerance or 0)
+    top1 = [float(np.mean(answers[name].argmax(-1) == expected[name].argmax(-1))) for name in expected]
     peak = f"{found['peak']:.5g} of at most {LARGEST:.0f} ({found['place']})"
     if not max(error, loud) <= limit:
         raise RuntimeError(
@@ -419,27 +390,22 @@ def _in_float16(
         f"(allowed: {limit:.1e}); it reaches {peak}",
         "float16_error": error,
         "float16_loud_error": loud,
-        "float16_top1": min(float(np.mean(answers[k].argmax(-1) == expected[k].argmax(-1))) for k in expected),
+        "float16_top1": top1[0] if classes else None,
         "float16_peak": found["peak"],
     }
 
 
 def _agreement(
-    answers: list[dict[str, np.ndarray]],
-    expected: list[dict[str, np.ndarray]],
-    format: str,
-    precision: str,
-    tolerance: float | None,
-    has_classes: bool,
-) -> tuple[float, Agreement]:
-    """Returns the largest difference that is allowed, and the differences of the output that is nearest to it."""
-    # `answers` and `expected` have the outputs by name for each batch; `tolerance` is in relation to the size of an
-    # output, None the precision's.
+    answers: list[Answers], expected: list[Answers], row: Format, asked: ExportOptions, classes: int | None
+) -> dict[str, Any]:
+    """The fields of the report about differences, of the output that is nearest to the largest one that is allowed."""
+    # `answers` and `expected` have the outputs by name for each batch.
     found = []
     for name in expected[0]:
-        agreement = Agreement.of([a[name] for a in answers], [e[name] for e in expected], has_classes)
-        found.append((agreement.require(format, precision, tolerance), agreement))
-    return max(found, key=lambda pair: pair[1].max_abs_error / pair[0])
+        agreement = Agreement.of([a[name] for a in answers], [e[name] for e in expected], bool(classes))
+        found.append((agreement.require(row.name, asked.precision, asked.tolerance), agreement))
+    limit, (error, mean, _, top1, _) = max(found, key=lambda pair: pair[1].max_abs_error / pair[0])
+    return {"max_abs_error": error, "mean_abs_error": mean, "tolerance": limit, "top1_agreement": top1}
 
 
 def _accuracy(scores: np.ndarray, labels: np.ndarray | None) -> float | None:
@@ -450,10 +416,8 @@ def _accuracy(scores: np.ndarray, labels: np.ndarray | None) -> float | None:
 def _nothing_written(error: OSError | RuntimeError, path: Path) -> Exception:
     """Returns an OSError or a RuntimeError, as given, whose message ends with "Nothing was written to PATH."."""
     text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    end = f"{'' if text.endswith('.') else '.'} Nothing was written to {path}."
-    if isinstance(error, OSError):
-        return OSError(error.errno, text + end)
-    return RuntimeError(text + end)
+    text += f"{'' if text.endswith('.') else '.'} Nothing was written to {path}."
+    return OSError(error.errno, text) if isinstance(error, OSError) else RuntimeError(text)
 
 
 def _check_options(row: Format, model: keras.Model, asked: ExportOptions, calibrated: bool) -> int | None:
@@ -474,7 +438,7 @@ def _check_options(row: Format, model: keras.Model, asked: ExportOptions, calibr
         raise ValueError(
             f"{model.name} takes images of any height or any width, but not both. Build it with both fixed, or neither."
         )
-    config = input_config(model)
+    config = served.input_config(model)
     if all(free) and (config is None or asked.target or (row.any_size and isinstance(config, ViTConfig))):
         why = row.any_size or "nothing says which sizes fit"
         why = "target='gpu' needs images of one size, those in the file" if asked.target else why
@@ -548,5 +512,4 @@ def _place(written: Path, path: Path, row: Format, folder: Path) -> None:
 
 
 def _size_of(files: list[Path]) -> int:
-    """Returns the bytes of files, and of those in folders among them."""
     return sum(part.stat().st_size for file in files for part in (file, *file.rglob("*")) if part.is_file())

@@ -20,30 +20,26 @@ import numpy as np
 from keras_vit._arguments import require_packages
 
 if TYPE_CHECKING:
-    import keras
+    from keras import Model
 
     from keras_vit.export.float16 import Computed
-    from keras_vit.export.served_model import Metadata, Signature
+    from keras_vit.export.served_model import Signature
+else:
+    Model = Signature = Any  # whose modules import Keras
 
 FLATBUFFER = 2**31  # bytes that the offsets in a file can reach; also what a protobuf message may have
-Answers: TypeAlias = dict[str, np.ndarray]
+Answers: TypeAlias = dict[str, np.ndarray]  # the outputs by name
+Run: TypeAlias = Callable[[np.ndarray], Answers]  # an opened file, for images as it takes them
 
 
 @dataclasses.dataclass(frozen=True)
 class Precision:
-    """One precision of one format: what it needs, or why there is no such file.
+    """One precision of one format: what it needs, or why there is no such file."""
 
-    Attributes:
-        packages: What has to be installed.
-        extra: The extra of keras-vit that brings it.
-        calibration: Whether images are needed.
-        reason: Why there is no such file, and what to do instead; empty where there is one.
-    """
-
-    packages: tuple[str, ...] = ()
-    extra: str = ""
-    calibration: bool = False
-    reason: str = ""
+    packages: tuple[str, ...] = ()  # that have to be installed
+    extra: str = ""  # of keras-vit that brings them
+    calibration: bool = False  # whether images are needed
+    reason: str = ""  # why there is no such file, and what to do instead
 
 
 class Operators(NamedTuple):
@@ -96,17 +92,19 @@ class Format(abc.ABC):
             importlib.import_module(module)
 
     @abc.abstractmethod
-    def write(self, model: "keras.Model", signature: "Signature", path: Path) -> None:
+    def write(self, model: Model, signature: Signature, path: Path) -> None:
         """Writes a model as the signature says to a path, in float32; the running backend has to be the format's."""
 
     @abc.abstractmethod
-    def load(self, path: Path) -> Callable[[np.ndarray], Answers]:
+    def load(self, path: Path) -> Run:
         """Opens a file with its runtime."""
-        # Returns a function from a batch of images, float32 or uint8 as the file takes them, to the outputs by name.
 
-    @abc.abstractmethod
-    def annotate(self, path: Path, metadata: "Metadata") -> None:
-        """Changes a written file or folder: puts metadata where the format has a place for it; OSError if it cannot."""
+    def annotate(self, path: Path, metadata: dict[str, Any]) -> None:
+        """Puts metadata into a written file or folder: here into a zip archive behind it, which runtimes ignore."""
+        with zipfile.ZipFile(path, "a") as archive:
+            for name, text in as_files(metadata).items():
+                # With a fixed date, so that the same model becomes the same bytes.
+                archive.writestr(zipfile.ZipInfo(name), text)
 
     def operators(self, path: Path) -> Operators:
         """Returns the operators of a file; empty if every runtime has all operators of the format."""
@@ -153,25 +151,17 @@ class Format(abc.ABC):
         return row
 
 
-def as_strings(metadata: "Metadata") -> dict[str, str]:
+def as_strings(metadata: dict[str, Any]) -> dict[str, str]:
     """Returns the metadata as strings by name: anything but strings as JSON."""
     return {k: v if isinstance(v, str) else json.dumps(v, ensure_ascii=False) for k, v in metadata.items()}
 
 
-def as_files(metadata: "Metadata") -> dict[str, str]:
+def as_files(metadata: dict[str, Any]) -> dict[str, str]:
     """Returns texts by the names of files: `keras_vit.json` with the metadata and, if it has them, `labels.txt`."""
     files = {"keras_vit.json": json.dumps(metadata, indent=2, ensure_ascii=False) + "\n"}
     if "class_names" in metadata:
         files["labels.txt"] = "\n".join(metadata["class_names"]) + "\n"
     return files
-
-
-def append_archive(path: Path, metadata: "Metadata") -> None:
-    """Appends the files of the metadata to a file as a zip archive, which formats read from the front ignore."""
-    with zipfile.ZipFile(path, "a") as archive:
-        for name, text in as_files(metadata).items():
-            # With a fixed date, so that the same model becomes the same bytes.
-            archive.writestr(zipfile.ZipInfo(name), text)
 
 
 def batches(images: np.ndarray, *sizes: int) -> Iterator[np.ndarray]:

@@ -17,18 +17,13 @@ import time
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
 from keras_vit.export import float16
-from keras_vit.export.format import Answers, Format, batches
+from keras_vit.export.format import Answers, Format, Model, Signature, batches
 from keras_vit.export.formats import FORMATS
-
-if TYPE_CHECKING:
-    import keras
-
-    from keras_vit.export.served_model import Metadata, Signature
 
 SIZES = (1, 7, 32)  # of the batches that a file is run with, where it takes any; the last one repeats
 WRITER = "import sys; from keras_vit.export.processes import write_job; write_job(*sys.argv[1:])"
@@ -39,11 +34,11 @@ class Job(NamedTuple):
 
     format: str
     precision: str
-    signature: "Signature"
-    metadata: "Metadata"
+    signature: Signature
+    metadata: dict[str, Any]
 
 
-def write(model: "keras.Model", job: Job, calibration: np.ndarray | None, path: Path) -> dict[str, Any]:
+def write(model: Model, job: Job, calibration: np.ndarray | None, path: Path) -> dict[str, Any]:
     """Writes a file under the format's backend; returns its `operators`, and those that its runtime lacks."""
     # `calibration` is images as the file takes them, for precisions that need some. Another precision than float32
     # leaves a float32 file beside `path`.
@@ -61,7 +56,7 @@ def write(model: "keras.Model", job: Job, calibration: np.ndarray | None, path: 
     return {"operators": operators.names, "select": operators.foreign, "gpu": row.off_gpu(path)}
 
 
-def write_anywhere(model: "keras.Model", job: Job, calibration: np.ndarray | None, path: Path) -> dict[str, Any]:
+def write_anywhere(model: Model, job: Job, calibration: np.ndarray | None, path: Path) -> dict[str, Any]:
     """Writes a file as `write` does, and returns the same; under another backend than the format's in a new process."""
     import keras
 
@@ -84,11 +79,19 @@ def write_anywhere(model: "keras.Model", job: Job, calibration: np.ndarray | Non
     if calibration is not None:
         np.save(folder / "calibration.npy", calibration)
     fields = job._asdict() | {"signature": dataclasses.asdict(job.signature)}
-    (folder / "job.json").write_text(json.dumps(fields), encoding="utf-8")
+    _write(folder / "job.json", fields)
     command = [sys.executable, "-c", WRITER, str(folder), str(path)]
     _run(command, {"KERAS_BACKEND": row.backend}, failed)
     (folder / "model.keras").unlink()
-    return json.loads((folder / "result.json").read_text(encoding="utf-8"))
+    return _read(folder / "result.json")
+
+
+def _write(file: Path, values: Any) -> None:
+    file.write_text(json.dumps(values), encoding="utf-8")
+
+
+def _read(file: Path) -> Any:
+    return json.loads(file.read_text(encoding="utf-8"))
 
 
 def _run(command: list[str], environment: Mapping[str, str], failed: str) -> None:
@@ -126,16 +129,14 @@ def write_job(folder: str | Path, path: str | Path) -> None:
 
     threading.Thread(target=_end_with_parent, daemon=True).start()
     folder = Path(folder)
-    fields = json.loads((folder / "job.json").read_text(encoding="utf-8"))
-    values: dict[str, Any] = fields["signature"]
-    values = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+    fields = _read(folder / "job.json")
+    values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in fields["signature"].items()}
     job = Job(**fields | {"signature": Signature(**values)})
     # Not compiled: the optimizer may be one that only exists on the backend that saved it.
     model = keras.saving.load_model(folder / "model.keras", compile=False)
     images = folder / "calibration.npy"
     calibration = np.load(images, allow_pickle=False) if images.exists() else None
-    result = write(model, job, calibration, Path(path))
-    (folder / "result.json").write_text(json.dumps(result), encoding="utf-8")
+    _write(folder / "result.json", write(model, job, calibration, Path(path)))
 
 
 def _end_with_parent() -> None:
@@ -154,28 +155,25 @@ def run_in_fresh_process(
     # `float16.check`).
     folder = path.parent / "answers"
     folder.mkdir()
-    names = [str(folder / str(number)) for number in range(len(images))]
-    for name, batch_of_images in zip(names, images, strict=True):
-        np.save(f"{name}.npy", batch_of_images)
+    np.savez(folder / "images.npz", *images)
     sizes = SIZES if batch is None else (int(batch),)
     float32 = path.with_name(f"float32{path.suffix}")  # what `write` left, where the file has another precision
-    job = {"format": row.name, "file": str(path), "names": names, "sizes": sizes, "latency": latency}
+    job = {"format": row.name, "file": str(path), "sizes": sizes, "latency": latency}
     job["float32"] = str(float32 if float32.exists() else path) if in_float16 else None
-    (folder / "job.json").write_text(json.dumps(job), encoding="utf-8")
+    _write(folder / "job.json", job)
     command = [sys.executable, "-P", "-m", "keras_vit.export.processes", str(folder)]
     _run(command, {}, f"The exported {row.name} file does not run in its own runtime")
-    names += [str(folder / "float16")] if in_float16 else []
-    answers = [dict(np.load(f"{name}.npz", allow_pickle=False)) for name in names]
-    return answers, json.loads((folder / "result.json").read_text(encoding="utf-8"))
+    found = [dict(np.load(folder / f"{i}.npz", allow_pickle=False)) for i in range(len(images) + in_float16)]
+    return found, _read(folder / "result.json")
 
 
 def run_job(
-    format: str, file: str, names: list[str], sizes: list[int], latency: bool, float32: str | None = None
+    folder: Path, format: str, file: str, sizes: list[int], latency: bool, float32: str | None = None
 ) -> dict[str, Any]:
-    """Runs a file in a process of its own: writes the outputs for each `NAME.npy` to `NAME.npz`; returns the times."""
+    """Runs a file in a process of its own, and returns the times; the outputs for array i of the images are `i.npz`."""
     # With `float32`, the same file in that precision, the first batch is computed in float16 as well.
     row = FORMATS[format]
-    images = [np.load(f"{name}.npy", allow_pickle=False) for name in names]
+    images = [*np.load(folder / "images.npz", allow_pickle=False).values()]
     first = images[0].take(range(sizes[0]), axis=0, mode="wrap")
     row.import_runtime()  # before anything is measured
     started = time.perf_counter()
@@ -184,18 +182,16 @@ def run_job(
     measured: dict[str, Any] = {"load_seconds": time.perf_counter() - started}
     if latency:
         measured["latency_ms"] = 1000 * _median_seconds(run, first)
-    for name, batch in zip(names, images, strict=True):
-        answers: dict[str, Any] = _in_batches(run, batch, sizes)
-        np.savez(f"{name}.npz", **answers)
+    found = [_in_batches(run, batch, sizes) for batch in images]
     if float32 is not None:
-        found, measured["float16"] = float16.check(row, Path(file), Path(float32), first)
-        halves: dict[str, Any] = dict(found)
-        np.savez(Path(names[0]).with_name("float16.npz"), **halves)
+        in_float16, measured["float16"] = float16.check(row, Path(file), Path(float32), first)
+        found.append(in_float16)
+    for i, answers in enumerate(found):
+        np.savez(folder / f"{i}.npz", **cast("dict[str, Any]", answers))
     return measured
 
 
 def _in_batches(run: Callable[[np.ndarray], Answers], images: np.ndarray, sizes: Sequence[int]) -> Answers:
-    """Returns the outputs for images by name, float32, computed in batches."""
     parts = [{name: np.array(answer) for name, answer in run(part).items()} for part in batches(images, *sizes)]
     found = {name: np.concatenate([part[name] for part in parts]).astype("float32") for name in parts[0]}
     return {name: answers[: len(images)] for name, answers in found.items()}
@@ -212,5 +208,5 @@ def _median_seconds(run: Callable[[np.ndarray], Answers], images: np.ndarray) ->
 
 
 if __name__ == "__main__":
-    found = run_job(**json.loads(Path(sys.argv[1], "job.json").read_text(encoding="utf-8")))
-    Path(sys.argv[1], "result.json").write_text(json.dumps(found), encoding="utf-8")
+    place = Path(sys.argv[1])
+    _write(place / "result.json", run_job(place, **_read(place / "job.json")))

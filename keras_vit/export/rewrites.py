@@ -8,20 +8,18 @@ transposed, pads with -inf before a maximum, and computes in float16, where squa
 import contextlib
 import functools
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import keras
 import numpy as np
 from keras import ops
 
 from keras_vit._keras import layers_inside
+from keras_vit.export.format import Signature
 from keras_vit.layers import ClassToken, DepthBins, MAPHead, PaddedMaxPooling2D, RegisterTokens, resize
 from keras_vit.layers.blocks import MultiHeadAttention
 from keras_vit.layers.dense_prediction import LEAST_SHARE, DoublingConvolution, WithClassToken
 from keras_vit.layers.resnet import GroupNormalization
-
-if TYPE_CHECKING:
-    from keras_vit.export.served_model import Signature
 
 MASKED = -1e4  # added to scores that do not count: finite in float16, and its exponential is 0
 
@@ -35,7 +33,6 @@ def _product(x: Any, kernel: Any, bias: Any = None) -> Any:
 
 
 def _dense(layer: Any, x: Any) -> Any:
-    """`keras.layers.Dense.call`."""
     return layer.activation(_product(x, layer.kernel, layer.bias))
 
 
@@ -90,12 +87,10 @@ def _unit_norm(layer: Any, x: Any) -> Any:
 
 
 def _learned_tokens(layer: Any, tokens: Any) -> Any:
-    """`ClassToken.call` and `RegisterTokens.call`."""
     return ops.concatenate([ops.tile(layer.learned, (tokens.shape[0], 1, 1)), tokens], 1)
 
 
 def _with_class_token(layer: Any, patches: Any, tokens: Any) -> Any:
-    """`WithClassToken.call`."""
     return ops.concatenate([patches, ops.tile(tokens[:, :1, None], (1, *patches.shape[1:3], 1))], -1)
 
 
@@ -162,7 +157,6 @@ def _max_pooling(layer: Any, x: Any) -> Any:
 
 
 def _doubling(layer: Any, x: Any) -> Any:
-    """`DoublingConvolution.call` at rank 4."""
     batch, rows, columns, width = x.shape
     kernel, bias = ops.reshape(layer.kernel, (width, -1)), ops.tile(layer.bias, 4)
     y = _product(ops.reshape(x, (-1, width)), kernel, bias)
@@ -200,12 +194,12 @@ FLOAT16: Calls = {
 ONNX: Calls = {keras.layers.LayerNormalization: functools.partial(_layer_norm, True)}
 
 
-def is_for_gpu(signature: "Signature", format: str) -> bool:
+def is_for_gpu(signature: Signature, format: str) -> bool:
     """Whether the GPU of a phone may run a file: where the sizes are known, it costs nothing that it can."""
     return signature.is_fixed and (format == "litert" or signature.float16)
 
 
-def calls_for(signature: "Signature", format: str) -> Calls:
+def calls_for(signature: Signature, format: str) -> Calls:
     """The calls that a file has in place of the layers' own; none in TensorFlow's own format."""
     if format == "saved_model":
         return {}

@@ -7,13 +7,13 @@ import dataclasses
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Self, TypeAlias
+from typing import Any, NamedTuple, Self, TypeAlias
 
 import keras
 import numpy as np
 from numpy.typing import ArrayLike
 
-from keras_vit._arguments import Tensor, check_class_names, listing, softmax
+from keras_vit._arguments import Tensor, check_class_names, listing, softmax, to_numpy
 from keras_vit._files import expanded_path
 from keras_vit._keras import has_graph, layers_inside
 from keras_vit.data import IMAGE_SUFFIXES, has_test_split, image_files, match_labels, open_data
@@ -33,7 +33,6 @@ from keras_vit.models import (
 from keras_vit.preprocessing.images import OVERSHOOT
 
 Config: TypeAlias = ViTConfig | BiTConfig
-Metadata: TypeAlias = dict[str, Any]  # what a file says about itself, as `describe` puts it
 
 INPUT = "images"  # the name of the one input in every format
 # The name of the output of dense models that have one, by `config.model`; EoMT's two have names.
@@ -68,17 +67,14 @@ class Signature:
 
     @property
     def batch(self) -> int | None:
-        """Returns how many images the file takes at a time; None for any number."""
         return self.shape[0]
 
     @property
     def is_fixed(self) -> bool:
-        """Returns whether the number of images and their size are known."""
         return None not in self.shape
 
     @property
     def any_size(self) -> bool:
-        """Returns whether images of any height and width are taken."""
         return self.shape[1] is None
 
     def describe_input(self) -> str:
@@ -198,7 +194,7 @@ def names_of_classes(model: keras.Model, class_names: Sequence[str] | None) -> l
 
 def describe(
     model: keras.Model, signature: Signature, precision: str, class_names: list[str] | None, source: str | None
-) -> Metadata:
+) -> dict[str, Any]:
     """Returns the metadata to write into a file: plain data by name, without entries that are None."""
     config, outputs = input_config(model), signature.outputs
     size = signature.shape[1:3]
@@ -339,7 +335,7 @@ def another_size(config: Config) -> tuple[int, int]:
 
 def check_images(name: str, images: ArrayLike, signature: Signature) -> np.ndarray:
     """Returns images as float32 if they are floats, as the model takes them, and as uint8 if they are integers."""
-    images = np.asarray(images)
+    images = to_numpy(images)
     size = "(n, height, width, channels)" if signature.any_size else f"(n, {', '.join(map(str, signature.shape[1:]))})"
     expected = f"{name} must be uint8 or float32 {size}"
     if images.dtype.kind not in "uif":
@@ -375,9 +371,7 @@ def calibration_images(source: Any, config: Config | None, signature: Signature)
             "of 0..255 have to be uint8, or go through model.preprocess(images)."
         )
     spread = np.ptp(images.reshape(len(images), -1).astype("float64"), axis=1)
-    whole = high - low if signature.value_range else spread.max()
-    if images.dtype == "uint8":
-        whole = 255
+    whole = 255 if images.dtype == "uint8" else high - low if signature.value_range else spread.max()
     varied = int(np.count_nonzero(spread > CONTRAST * whole))
     if varied < FEWEST:
         raise ValueError(
@@ -407,10 +401,10 @@ def check_labels(labels: np.ndarray, images: np.ndarray, classes: int | None) ->
     """Raises ValueError unless labels are `(n,)` integers below `classes`, one for each image; also without classes."""
     if not classes:
         raise ValueError("labels were given, but the model does not name one class for each image.")
-    if labels.shape != (len(images),) or labels.dtype.kind not in "iu":
-        raise ValueError(f"labels must be {len(images)} integers, but {labels.dtype} {labels.shape} were given.")
-    if labels.min() < 0 or labels.max() >= classes:
-        raise ValueError(f"labels must be in 0..{classes - 1}, but reach {labels.min()}..{labels.max()}.")
+    fits = labels.shape == (len(images),) and labels.dtype.kind in "iu"
+    if not fits or labels.min() < 0 or labels.max() >= classes:
+        reach = f"{labels.min()}..{labels.max()}" if fits else f"{labels.dtype} {labels.shape}"
+        raise ValueError(f"labels must be {len(images)} integers in 0..{classes - 1}, but {reach} were given.")
 
 
 def as_model_input(images: np.ndarray, dtype: str, config: Config | None) -> np.ndarray:
@@ -423,21 +417,13 @@ def as_model_input(images: np.ndarray, dtype: str, config: Config | None) -> np.
     return pixels if config is None or config.include_preprocessing else config.pipeline.normalized(pixels)
 
 
-@dataclasses.dataclass(frozen=True)
-class Compared:
-    """The images that a file's outputs are compared on, and those that it is calibrated with.
+class Compared(NamedTuple):
+    """The images that a file's outputs are compared on, and those that it is calibrated with."""
 
-    Attributes:
-        images: Arrays of images of one size each, uint8 or float32.
-        labels: The classes of those in the first array; None for none.
-        calibration: The images to calibrate with, as the file's input; None for none.
-        config: Says how the model's images are normalised; None where nothing does.
-    """
-
-    images: list[np.ndarray]
-    labels: np.ndarray | None
-    calibration: np.ndarray | None
-    config: Config | None
+    images: list[np.ndarray]  # arrays of images of one size each, uint8 or float32
+    labels: np.ndarray | None  # the classes of those in the first array
+    calibration: np.ndarray | None  # as the file's input
+    config: Config | None  # says how the model's images are normalised; None where nothing does
 
     def taken(self, dtype: str) -> list[np.ndarray]:
         """Returns the arrays of images as the input of a file or model that takes `dtype`."""
@@ -467,7 +453,7 @@ def compared_images(
     batches = [images]
     if signature.any_size:
         batches.append(built_in_images(signature, another_size(config))[:2])
-    return Compared(batches, None if labels is None else np.asarray(labels), calibrated, config)
+    return Compared(batches, None if labels is None else to_numpy(labels), calibrated, config)
 
 
 def labelled_pictures(

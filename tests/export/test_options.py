@@ -19,6 +19,7 @@ from keras_vit.export.served_model import (
 )
 from tests.checkpoints.test_tips import AUTHORS, CASE, SCENIC, drawn
 from tests.export.tiny import BIT, CONFIG, HYBRID, fake_export, images_for, new_model, pixels_for, shared_model
+from tests.small_models import small_depth_model
 from tests.tolerances import SAME_FUNCTION
 
 pytestmark = pytest.mark.once
@@ -87,6 +88,8 @@ def test_images_labels_and_accuracy(monkeypatch, tmp_path):
     export(model, tmp_path / "model.onnx", images=images, batch_size=np.int64(2), overwrite=True)
     np.testing.assert_array_equal(fake_export.images[0], images)
     assert json.dumps(fake_export.job.signature.shape) == "[2, 8, 12, 3]"
+    export(model, tmp_path / "half.onnx", images=keras.ops.convert_to_tensor(images, "bfloat16"))
+    np.testing.assert_allclose(fake_export.images[0], images, atol=2**-8)
 
 
 CALIBRATION = {
@@ -165,6 +168,13 @@ def test_classes_count_as_one_only_beside_the_model_s_own_spread():
         Agreement.of([np.roll(expected, 1, 1)], [expected], True).require("onnx", "int8", 1.0)
 
 
+def test_a_share_of_classes_is_of_classes(monkeypatch, tmp_path):
+    fake_export(monkeypatch)
+    assert export(shared_model(), tmp_path / "c.tflite", precision="float16").float16_top1 == 1
+    report = export(small_depth_model(), tmp_path / "d.tflite", precision="float16")
+    assert report.float16_error is not None and report.float16_top1 is None
+
+
 INT8 = {"precision": "int8"}
 REFUSED = {
     "format": ({"format": "tflite"}, "format must be one of .*litert.*'tflite'"),
@@ -184,7 +194,7 @@ REFUSED = {
     "floats for bytes": ({"images": np.zeros((2, 8, 12, 3), "f4"), "uint8_input": True}, "images must be uint8 pixels"),
     "image range": ({"images": np.full((2, 8, 12, 3), 256)}, "0..255"),
     "labels alone": ({"labels": [0, 1]}, "labels need images"),
-    "labels' range": ({"images": np.zeros((2, 8, 12, 3)), "labels": [0, 5]}, r"labels must be in 0\.\.4"),
+    "labels' range": ({"images": np.zeros((2, 8, 12, 3)), "labels": [0, 5]}, r"integers in 0\.\.4, but 0\.\.5 w"),
 }
 
 

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from keras_vit._arguments import check_choice
 from keras_vit.export.format import Format, Precision
 from keras_vit.export.formats.frameworks import SavedModel, StableHLO, Torch
 from keras_vit.export.formats.litert import LiteRT
@@ -36,8 +37,7 @@ def format_of(path: Path, name: str | None) -> Format:
                 f'path must end in one of {choices}, but {str(path)!r} was given. format="saved_model" writes a folder.'
             )
         return by_suffix[path.suffix]
-    if name not in FORMATS:
-        raise ValueError(f"format must be one of {sorted(FORMATS)}, but {name!r} was given.")
+    check_choice("format", name, (*FORMATS,))
     row = FORMATS[name]
     if row.suffix and path.suffix != row.suffix:
         raise ValueError(f"path must end in {row.suffix!r} for the format {name!r}, but {str(path)!r} was given.")

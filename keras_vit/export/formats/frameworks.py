@@ -1,21 +1,15 @@
 """Formats that a framework runs itself: TensorFlow's SavedModel, JAX's StableHLO and PyTorch's exported program."""
 
 import functools
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from keras_vit.export.format import FLATBUFFER, Answers, Format, append_archive, as_files, only_float32
-
-if TYPE_CHECKING:
-    import keras
-
-    from keras_vit.export.served_model import Metadata, Signature
+from keras_vit.export.format import FLATBUFFER, Answers, Format, Model, Run, Signature, as_files, only_float32
 
 
-def tensorflow_module(model: "keras.Model", signature: "Signature", format: str) -> Any:
+def tensorflow_module(model: Model, signature: Signature, format: str) -> Any:
     """Returns a `tf.Module` with one traced function, `serve`, from `images` to a dictionary of outputs."""
     # It holds the weights as plain variables; Keras's `ExportArchive.track` would store each of them twice.
     import tensorflow as tf
@@ -47,14 +41,13 @@ class SavedModel(Format):
     runtime = ("tensorflow",)
     precisions = only_float32("a SavedModel", "export to litert, which is TensorFlow's way to smaller files.")
 
-    def write(self, model: "keras.Model", signature: "Signature", path: Path) -> None:
-        """Writes the folder, `serve` as its signature `serving_default`; ImportError or TensorFlow's errors."""
+    def write(self, model: Model, signature: Signature, path: Path) -> None:
         import tensorflow as tf
 
         module = tensorflow_module(model, signature, self.name)
         tf.saved_model.save(module, str(path), signatures={"serving_default": module.serve})
 
-    def load(self, path: Path) -> Callable[[np.ndarray], Answers]:
+    def load(self, path: Path) -> Run:
         import tensorflow as tf
 
         loaded = tf.saved_model.load(str(path))
@@ -66,7 +59,7 @@ class SavedModel(Format):
 
         return run
 
-    def annotate(self, path: Path, metadata: "Metadata") -> None:
+    def annotate(self, path: Path, metadata: dict[str, Any]) -> None:
         folder = path / "assets.extra"  # the folder in a SavedModel that is anybody's to fill
         folder.mkdir(exist_ok=True)
         for name, text in as_files(metadata).items():
@@ -85,8 +78,7 @@ class StableHLO(Format):
     precisions = only_float32("a StableHLO program", "export to litert, onnx or openvino.")
     largest = FLATBUFFER
 
-    def write(self, model: "keras.Model", signature: "Signature", path: Path) -> None:
-        """Writes the model as a function of images, for CPUs, GPUs and TPUs; OSError, ImportError or JAX's errors."""
+    def write(self, model: Model, signature: Signature, path: Path) -> None:
         import jax
         from jax import export
 
@@ -101,15 +93,12 @@ class StableHLO(Format):
         function = jax.jit(functools.partial(serve, model, signature))
         path.write_bytes(export.export(function, platforms=("cpu", "cuda", "tpu"))(images).serialize())
 
-    def load(self, path: Path) -> Callable[[np.ndarray], Answers]:
+    def load(self, path: Path) -> Run:
         import jax
         from jax import export
 
         call = jax.jit(export.deserialize(bytearray(Path(path).read_bytes())).call)
         return lambda images: {name: np.asarray(answer) for name, answer in call(images).items()}
-
-    def annotate(self, path: Path, metadata: "Metadata") -> None:
-        append_archive(path, metadata)  # which JAX does not look at
 
 
 class Torch(Format):
@@ -124,8 +113,7 @@ class Torch(Format):
     precisions = only_float32("an exported program", "quantize in PyTorch, or export to onnx or openvino.")
     any_size = "PyTorch's tracing cannot make position embeddings for sizes that it does not know yet"
 
-    def write(self, model: "keras.Model", signature: "Signature", path: Path) -> None:
-        """Writes the model as a program of `torch.export`, with its weights; ImportError or PyTorch's errors."""
+    def write(self, model: Model, signature: Signature, path: Path) -> None:
         import keras
         import torch
 
@@ -161,7 +149,7 @@ class Torch(Format):
             node.meta.pop("stack_trace", None)  # where this package lies on this machine, for every node
         torch.export.save(program, str(path))
 
-    def load(self, path: Path) -> Callable[[np.ndarray], Answers]:
+    def load(self, path: Path) -> Run:
         import torch
 
         module = torch.export.load(str(path)).module()
@@ -174,7 +162,7 @@ class Torch(Format):
 
         return run
 
-    def annotate(self, path: Path, metadata: "Metadata") -> None:
+    def annotate(self, path: Path, metadata: dict[str, Any]) -> None:
         import torch
 
         torch.export.save(torch.export.load(str(path)), str(path), extra_files=as_files(metadata))

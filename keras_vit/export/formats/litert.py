@@ -9,21 +9,15 @@ import contextlib
 import io
 import os
 import warnings
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from keras_vit.export import litert_graph
 from keras_vit.export.float16 import layer_of
-from keras_vit.export.format import FLATBUFFER, Answers, Format, Operators, Precision, append_archive, batches
+from keras_vit.export.format import FLATBUFFER, Answers, Format, Model, Operators, Precision, Run, Signature, batches
 from keras_vit.export.formats.frameworks import tensorflow_module
-
-if TYPE_CHECKING:
-    import keras
-
-    from keras_vit.export.served_model import Metadata, Signature
 
 CALIBRATION_BATCH = 4  # images at a time: all values of all layers are kept meanwhile
 
@@ -70,8 +64,7 @@ class LiteRT(Format):
     batch = 1  # phones' GPUs take no other sizes than those in the file
     gpu = ("float32", "float16")
 
-    def write(self, model: "keras.Model", signature: "Signature", path: Path) -> None:
-        """Writes the file, perhaps with operators of TensorFlow's own; OSError, ImportError or TensorFlow's errors."""
+    def write(self, model: Model, signature: Signature, path: Path) -> None:
         import tensorflow as tf
 
         module = tensorflow_module(model, signature, self.name)
@@ -79,7 +72,7 @@ class LiteRT(Format):
         converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS, tf.lite.OpsSet.SELECT_TF_OPS]
         path.write_bytes(converter.convert())
 
-    def load(self, path: Path) -> Callable[[np.ndarray], Answers]:
+    def load(self, path: Path) -> Run:
         # The function changes the interpreter, so that only one thread may call it.
         from ai_edge_litert.interpreter import Interpreter
 
@@ -101,11 +94,7 @@ class LiteRT(Format):
 
         return run
 
-    def annotate(self, path: Path, metadata: "Metadata") -> None:
-        append_archive(path, metadata)  # the way TensorFlow Lite packs label files
-
     def operators(self, path: Path) -> Operators:
-        """Returns the operators; foreign are those not built in (Flex); OSError, ImportError, LiteRT's errors."""
         graph = litert_graph.Graph(path)
         return Operators(sorted(graph.kinds), sorted(graph.custom))
 

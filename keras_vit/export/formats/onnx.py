@@ -4,20 +4,15 @@ import contextlib
 import functools
 import logging
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from keras_vit.export import float16
-from keras_vit.export.format import FLATBUFFER, Answers, Format, Operators, Precision, as_strings, batches
+from keras_vit.export.format import FLATBUFFER, Format, Model, Operators, Precision, Run, Signature, as_strings, batches
 from keras_vit.export.formats.frameworks import tensorflow_module
-
-if TYPE_CHECKING:
-    import keras
-
-    from keras_vit.export.served_model import Metadata, Signature
 
 OPSET = 18  # the newest that tf2onnx writes
 PRODUCTS = ["MatMul", "Gemm"]
@@ -157,8 +152,7 @@ class ONNX(Format):
     largest = FLATBUFFER
     gpu = ("float16",)
 
-    def write(self, model: "keras.Model", signature: "Signature", path: Path) -> None:
-        """Writes the file through tf2onnx; OSError, ImportError, or errors of TensorFlow and tf2onnx if it cannot."""
+    def write(self, model: Model, signature: Signature, path: Path) -> None:
         import onnx
         import tf2onnx
 
@@ -177,14 +171,14 @@ class ONNX(Format):
         proto.producer_name = "keras_vit"
         onnx.save_model(proto, str(path))
 
-    def load(self, path: Path) -> Callable[[np.ndarray], Answers]:
+    def load(self, path: Path) -> Run:
         import onnxruntime
 
         session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
         names = [output.name for output in session.get_outputs()]
         return lambda images: dict(zip(names, session.run(names, {"images": images}), strict=True))
 
-    def annotate(self, path: Path, metadata: "Metadata") -> None:
+    def annotate(self, path: Path, metadata: dict[str, Any]) -> None:
         import onnx
 
         proto = onnx.load_model(str(path))
@@ -192,7 +186,6 @@ class ONNX(Format):
         onnx.save_model(proto, str(path))
 
     def operators(self, path: Path) -> Operators:
-        """Returns the operators; foreign are those outside of ONNX's domain; OSError, ImportError, onnx's errors."""
         import onnx
 
         standard, foreign = set(), set()
@@ -204,7 +197,6 @@ class ONNX(Format):
         return Operators(sorted(standard | foreign), sorted(foreign))
 
     def compute(self, path: Path, images: np.ndarray, dtype: Any, loud: float = 0.0) -> float16.Computed:
-        """Returns as `Format.compute`, in the dtypes of the file; OSError, ImportError, onnx's errors."""
         import onnx
         from onnxruntime.transformers.onnx_model import OnnxModel
 

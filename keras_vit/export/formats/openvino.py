@@ -2,19 +2,13 @@
 
 import sys
 import xml.etree.ElementTree
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from keras_vit.export.format import Answers, Format, Operators, Precision, as_strings
+from keras_vit.export.format import Answers, Format, Model, Operators, Precision, Run, Signature, as_strings
 from keras_vit.export.formats.frameworks import tensorflow_module
-
-if TYPE_CHECKING:
-    import keras
-
-    from keras_vit.export.served_model import Metadata, Signature
 
 
 def symmetric_int8(values: np.ndarray, axis: int) -> tuple[np.ndarray, np.ndarray]:
@@ -69,8 +63,7 @@ class OpenVINO(Format):
         sys.modules.setdefault("openvino_telemetry", None)  # ty: ignore[no-matching-overload]
         super().import_runtime()
 
-    def write(self, model: "keras.Model", signature: "Signature", path: Path) -> None:
-        """Writes `path` and the `.bin` file beside it, in float32."""
+    def write(self, model: Model, signature: Signature, path: Path) -> None:
         self.import_runtime()
         import openvino
 
@@ -87,7 +80,7 @@ class OpenVINO(Format):
             output.get_tensor().set_names({name})
         openvino.save_model(converted, str(path), compress_to_fp16=False)
 
-    def load(self, path: Path) -> Callable[[np.ndarray], Answers]:
+    def load(self, path: Path) -> Run:
         self.import_runtime()
         import openvino
 
@@ -100,8 +93,7 @@ class OpenVINO(Format):
 
         return run
 
-    def annotate(self, path: Path, metadata: "Metadata") -> None:
-        """Puts the metadata into the `.xml` file, as OpenVINO's `rt_info` under `model_info`; OSError if it cannot."""
+    def annotate(self, path: Path, metadata: dict[str, Any]) -> None:
         tree = xml.etree.ElementTree.parse(path)
         root = tree.getroot()
         info = root.find("rt_info")
@@ -112,7 +104,6 @@ class OpenVINO(Format):
         tree.write(path, encoding="utf-8", xml_declaration=True)
 
     def operators(self, path: Path) -> Operators:
-        """Returns the operators of the model; foreign are those of no opset of OpenVINO's."""
         layers = xml.etree.ElementTree.parse(path).getroot().iter("layer")
         kinds = {(layer.get("type", ""), layer.get("version", "")) for layer in layers}
         foreign = {name for name, version in kinds if not version.startswith("opset")}
