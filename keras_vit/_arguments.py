@@ -81,8 +81,8 @@ def check_choice(name: str, value: object, choices: tuple[object, ...]) -> None:
         raise ValueError(f"{name} must be one of {choices}, but {value!r} was given.")
 
 
-def check_type(name: str, value: object, kinds: type | tuple[type, ...], expected: str) -> None:
-    """Raises TypeError, which says what was `expected`, unless the argument `name` is of one of these classes."""
+def check_type(name: str, value: object, kinds: Any, expected: str) -> None:
+    """Raises TypeError, which says what was expected of the argument `name`, unless it is of one of some classes."""
     if not isinstance(value, kinds):
         raise TypeError(f"{name} must be {expected}, but {type(value).__name__} was given.")
 
@@ -216,7 +216,7 @@ def check_patterns(argument: str, patterns: str | Iterable[str]) -> tuple[str, .
     if not isinstance(patterns, str) and isinstance(patterns, Iterable):
         names = tuple(patterns)
     if not all(isinstance(name, str) for name in names):
-        raise TypeError(f"{argument} must be a string or several, but {patterns!r} was given.")
+        raise TypeError(f"{argument} must be a string or several, but {patterns!r:.200} was given.")
     return names
 
 

@@ -11,14 +11,13 @@ import dataclasses
 import functools
 import json
 import os
-import pathlib
 import re
 import urllib.parse
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from keras_vit._arguments import did_you_mean, printable
-from keras_vit._files import weights_folder
+from keras_vit._arguments import check_type, did_you_mean, printable
+from keras_vit._files import expanded_path, weights_folder
 from keras_vit._terminal import Table
 from keras_vit.models import BIT_VARIANTS, VARIANTS
 
@@ -29,6 +28,11 @@ _NAMES_LISTED = 5  # names in an error message
 _UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 _AUGMENTATIONS = ("none", "light0", "light1", "medium1", "medium2", "strong1", "strong2")
 _COLUMNS = ("name", "ds", "final_val", "filename", "adapt_ds", "adapt_resolution", "adapt_final_val", "adapt_filename")
+# By the start of the name of a checkpoint or of its variant; the others are "ViT".
+_FAMILIES = {
+    **{"bit_models/": "BiT", "big_vision/siglip2/": "SigLIP2", "big_vision/siglip/": "SigLIP"},
+    **{"big_vision/zoo/deit3/": "DeiT-III", "tips/": "TIPS", "R": "hybrid", "Mixer": "Mixer"},
+}
 _BUCKET = "https://storage.googleapis.com/vit_models/"
 
 
@@ -103,7 +107,6 @@ def find_entry(name: str) -> Entry:
 
 
 def _of_variant(name: str) -> list[Entry]:
-    """Returns all that is published of a variant, in any spelling."""
     return [entry for entry in _published().values() if plain_variant(entry.variant) == plain_variant(name)]
 
 
@@ -165,7 +168,7 @@ def _augreg_entry(stem: str) -> Entry:
         dataset=dataset,
         urls=(published_url(_BUCKET, AUGREG + stem),),
         license="Apache-2.0",
-        family="hybrid" if known["models"][model].startswith("R") else "ViT",
+        family=_family_of(AUGREG, known["models"][model]),
         inferred=("classes", "license", *(["name"] if ds == "i21k_30" else [])),  # whose spelling was not seen
     )
 
@@ -215,16 +218,13 @@ def nearest_with_repository(entry: Entry) -> Entry | None:
 
 @functools.cache
 def _read(name: str) -> dict[str, Any]:
-    """Returns the JSON object in a file of the package's data, read once; OSError if it is missing."""
     return json.loads((weights_folder() / name).read_text(encoding="utf-8"))
 
 
-def _family_of(name: str, layout: str, variant: str) -> str:
+def _family_of(name: str, variant: str) -> str:
     """Returns the family of an official checkpoint, by the folder of its file or the name of its variant."""
-    families = {"bit_models/": "BiT", "big_vision/siglip2/": "SigLIP2", "big_vision/siglip/": "SigLIP"}
-    families |= {"big_vision/zoo/deit3/": "DeiT-III", "tips/": "TIPS"}
-    other = "hybrid" if variant.startswith("R") else "Mixer" if variant.startswith("Mixer") else "ViT"
-    return next((family for folder, family in families.items() if name.startswith(folder)), other)
+    starts = (start for start in _FAMILIES if name.startswith(start) or variant.startswith(start))
+    return _FAMILIES.get(next(starts, ""), "ViT")
 
 
 @functools.cache
@@ -239,9 +239,8 @@ def catalogue() -> dict[str, Entry]:
                 fields[field] = (*common.get(field, ()), *row.get(field, ()))
             file, mirrors = fields.pop("file"), fields.pop("mirrors")
             name = group["folder"] + file
-            family = _family_of(name, fields["layout"], fields["variant"])
             urls = (published_url(group["base"], file), *mirrors)
-            entries[name] = Entry(name=name, urls=urls, family=family, **fields)
+            entries[name] = Entry(name=name, urls=urls, family=_family_of(name, fields["variant"]), **fields)
     return entries
 
 
@@ -289,8 +288,7 @@ def list_weights(query: str | None = None, family: str | None = None) -> Weights
         >>> keras_vit.list_weights("imagenet21k/ViT-B_16")[0]["classes"]
         21843
     """
-    if not isinstance(query, str | None):
-        raise TypeError(f"query must be a string, a variant or part of a name, but {query!r} was given.")
+    check_type("query", query, str | None, "a string, a variant or part of a name")
     entries = [*_published().values()]
     if query is not None:
         name = query.removesuffix(".npz")
@@ -316,8 +314,7 @@ def list_models(query: str | None = None, family: str | None = None) -> Table:
     """
     from keras_vit.models import count_macs, count_weights, find_variant, variant_config
 
-    if not isinstance(query, str | None):
-        raise TypeError(f"query must be a string, part of a variant's name, but {query!r} was given.")
+    check_type("query", query, str | None, "a string, part of a variant's name")
     names = [*VARIANTS, *BIT_VARIANTS]
     if query is not None:
         names = [name for name in names if _plain(query) in _plain(name)] or [find_variant(query)]
@@ -334,8 +331,7 @@ def list_models(query: str | None = None, family: str | None = None) -> Table:
 def _of_family(rows: list[dict[str, Any]], family: str | None) -> list[dict[str, Any]]:
     if family is None:
         return rows
-    if not isinstance(family, str):
-        raise TypeError(f"family must be a name such as 'DINOv2', but {family!r} was given.")
+    check_type("family", family, str, "a name such as 'DINOv2'")
     chosen = [row for row in rows if _plain(row["family"]) == _plain(family)]
     if not chosen:
         known = ", ".join(dict.fromkeys(row["family"] for row in rows))
@@ -361,25 +357,18 @@ def augreg_index(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
         ValueError: if the file is not UTF-8 CSV, lacks a column or has an incomplete line.
     """
     try:
-        with pathlib.Path(path).open(newline="", encoding="utf-8-sig") as file:  # spreadsheets put a mark first
+        with open(expanded_path(path), newline="", encoding="utf-8-sig") as file:  # spreadsheets put a mark first
             reader = csv.DictReader(file)
             columns, rows = list(reader.fieldnames or ()), list(reader)
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise ValueError(f"{path} is not AugReg's index.csv: {printable(error, 200)}. Download it again.") from None
-    for column in _COLUMNS:
-        if columns.count(column) != 1:
-            found = printable(", ".join(columns), 500) or "none"
-            raise ValueError(
-                f"{path} is not AugReg's index.csv: it must have the column {column!r} once, but its columns are: "
-                f"{found}. Download it again."
-            )
-    for number, row in enumerate(rows, 2):
-        if None in row or None in row.values():
-            raise ValueError(
-                f"{path} is not AugReg's index.csv: line {number} must have {len(columns)} cells, as the header does. "
-                "Download it again."
-            )
-        row |= {column: _accuracy(row[column]) for column in ("final_val", "adapt_final_val")}
+        for column in _COLUMNS:
+            if columns.count(column) != 1:
+                raise ValueError(f"the column {column!r} must be there once; columns are: {', '.join(columns) or None}")
+        for number, row in enumerate(rows, 2):
+            if None in row or None in row.values():
+                raise ValueError(f"line {number} must have {len(columns)} cells, as the header does")
+            row |= {column: _accuracy(row[column]) for column in ("final_val", "adapt_final_val")}
+    except (ValueError, csv.Error) as error:  # UnicodeDecodeError is a ValueError
+        raise ValueError(f"{path} is not AugReg's index.csv: {printable(error, 600)}. Download it again.") from None
     return rows
 
 

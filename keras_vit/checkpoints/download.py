@@ -22,11 +22,10 @@ import socket
 import sys
 import time
 import urllib.parse
-import zipfile
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from keras_vit._arguments import Source, printable, warn_caller, without_password
+from keras_vit._arguments import Source, check_type, printable, warn_caller, without_password
 from keras_vit._files import locked, replacing, weights_folder
 from keras_vit._terminal import ProgressBar
 from keras_vit.checkpoints import catalogue
@@ -84,10 +83,8 @@ def _entry_called(source: Source) -> Entry:
         if isinstance(source, str):
             return catalogue.find_entry(source)
     except ValueError as error:
-        is_path = pathlib.PurePath(text).suffix in (*ENDINGS, ".h5", ".keras", ".csv") or text.startswith(
-            (".", "~", "/")
-        )
-        if not is_path:
+        ends = pathlib.PurePath(text).suffix in (*ENDINGS, ".h5", ".keras", ".csv")
+        if not ends and not text.startswith((".", "~", "/")):
             raise
         problem = f" {error}"
     raise FileNotFoundError(f"There is no file or folder {text}: check the path.{problem}")
@@ -97,8 +94,7 @@ def find_checkpoint(source: Entry | Source, beside: Sequence[str] = ()) -> pathl
     """Returns the file of a path, a folder, a name or an address, downloaded if it is not on this machine yet."""
     if isinstance(source, Entry):
         return _fetch_published(source, beside)
-    if not isinstance(source, str | os.PathLike):
-        raise TypeError(f"source must be the name, address or path of a checkpoint, but {source!r} was given.")
+    check_type("source", source, str | os.PathLike, "the name, address or path of a checkpoint")
     path, text = path_of(source), os.fspath(source)
     if path is not None:
         return weights_in(path)
@@ -137,7 +133,7 @@ def is_copy(source: Source, path: pathlib.Path) -> bool:
 
 def fetch(entry: Entry) -> pathlib.Path:
     """Returns the path of a published file in a mirror or in the cache, downloading it if it is not there yet."""
-    is_address, is_npz = not entry.variant, entry.urls[0].partition("?")[0].endswith(".npz")
+    is_address = not entry.variant
     in_cache = _name_in_cache(entry.urls[0]) if is_address else f"{entry.name}.npz"
     in_mirror = [] if is_address else [in_cache]
     if sum(other.basename == entry.basename for other in catalogue.catalogue().values()) <= 1 and not is_address:
@@ -147,7 +143,7 @@ def fetch(entry: Entry) -> pathlib.Path:
     places = [] if folder is None else [folder / name for name in in_mirror]
     attempts = []  # what was tried, and why it failed
     for path in [*places, target]:
-        problem = _problem(path, is_npz)
+        problem = _problem(path)
         if problem is None:
             return path
         if path != target or path.exists():
@@ -174,11 +170,11 @@ def fetch(entry: Entry) -> pathlib.Path:
             raise DownloadError(
                 f"{entry.name} cannot be written to the cache: {error}. Set KERAS_VIT_HOME to a writable folder."
             ) from None
-        if _problem(target, is_npz) is None:  # another process has fetched it
+        if _problem(target) is None:  # another process has fetched it
             return target
         unreachable = False
         for url, size in sources:
-            failure = _try(url, target, is_npz, size, bar)
+            failure = _try(url, target, size, bar)
             if failure is None:
                 return target
             reason, silent = failure
@@ -272,7 +268,7 @@ def _is_offline() -> bool:
     return os.environ.get("KERAS_VIT_OFFLINE", "").strip().lower() not in ("", "0", "false", "no", "off")
 
 
-def _problem(path: pathlib.Path, npz: bool) -> str | None:
+def _problem(path: pathlib.Path) -> str | None:
     """Returns why a file cannot be the wanted one (missing, empty, a web page, incomplete or damaged), or None."""
     if not path.is_file():
         return "no such file"
@@ -280,23 +276,19 @@ def _problem(path: pathlib.Path, npz: bool) -> str | None:
         head = file.read(512)
     if not head or is_web_page(head):
         return f"damaged: the file is {'a web page' if head else 'empty'}"
-    if npz and not head.startswith(b"PK\x03\x04"):
-        return f"damaged: the file starts with {head[:8]!r}, not as an .npz"
-    if npz and not zipfile.is_zipfile(path):
-        return "damaged: the end of the .npz is missing"
     try:
         if path.suffix in ENDINGS:
             open_file(path)
     except ValueError as error:
-        return f"damaged: {printable(error, 200)}"
+        return f"damaged: {printable(str(error).replace(str(path), 'the file'), 200)}"
     return None
 
 
-def _try(url: str, target: pathlib.Path, npz: bool, size: float | None, bar: ProgressBar) -> tuple[str, bool] | None:
+def _try(url: str, target: pathlib.Path, size: float | None, bar: ProgressBar) -> tuple[str, bool] | None:
     """Downloads `url`, trying again after pauses; where it failed, returns why, and whether nobody answered."""
     for pause in (*PAUSES, None):
         try:
-            _transfer(url, target, npz, size, bar)
+            _transfer(url, target, size, bar)
             return None
         except (OSError, ValueError) as error:  # those of the library are
             if isinstance(error, OSError) and error.errno in _FULL:
@@ -320,53 +312,32 @@ def _try(url: str, target: pathlib.Path, npz: bool, size: float | None, bar: Pro
         time.sleep(pause)
 
 
-def _transfer(url: str, target: pathlib.Path, npz: bool, size: float | None, bar: ProgressBar) -> None:
+def _transfer(url: str, target: pathlib.Path, size: float | None, bar: ProgressBar) -> None:
     """Fetches a file from one address, checks it and moves it to `target`, which is replaced."""
-    from pooch import HTTPDownloader
+    import requests
 
-    responses: list[Any] = []
     headers = {"User-Agent": "keras_vit", "Accept-Encoding": "identity"}
-
-    def look(response: Any, **_: Any) -> None:
-        """Keeps a response, to be closed; ValueError for one that is packed: a kilobyte may become a gigabyte."""
-        responses.append(response)
-        packed = response.headers.get("Content-Encoding", "identity")
-        if packed.lower() != "identity":
-            raise ValueError(
-                f"the server sent a file compressed as {printable(packed, 20)}, which was not "
-                "requested. Download the file with a browser and pass its path"
-            )
-
-    hooks = {"response": look}
     with replacing(target) as temporary:
-        try:
-            download = HTTPDownloader(_Progress(bar), _CHUNK, timeout=TIMEOUT, headers=headers, hooks=hooks)
-            download(url, str(temporary), None)
-        finally:
-            for response in responses:  # the library leaves them open where something fails
-                response.close()
-        problem, received = _problem(temporary, npz), temporary.stat().st_size
+        with (
+            requests.get(url, headers=headers, stream=True, timeout=TIMEOUT) as response,
+            temporary.open("wb") as file,
+        ):
+            response.raise_for_status()
+            packed = response.headers.get("Content-Encoding", "identity")
+            if packed.lower() != "identity":  # a kilobyte may become a gigabyte
+                raise ValueError(
+                    f"the server sent a file compressed as {printable(packed, 20)}, which was not requested. Download "
+                    "the file with a browser and pass its path"
+                )
+            received, total = 0, int(response.headers.get("Content-Length", 0)) or None
+            for chunk in response.iter_content(_CHUNK):
+                received += file.write(chunk)
+                bar.update(received, total)
+        problem = _problem(temporary)
         if problem is None and size is not None and abs(received - size) > _ROUNDING * size:
             problem = f"the file has {received:,} bytes, not about {size:,.0f}"
         if problem:
             raise ValueError(f"the server sent a wrong file: {problem}")
-
-
-class _Progress:
-    """What pooch reports the progress of a download to."""
-
-    def __init__(self, bar: ProgressBar) -> None:
-        self.total, self._received, self._bar = 0, 0, bar
-
-    def update(self, amount: int) -> None:
-        """Adds `amount` bytes to the bar, no more than `total`, which pooch has set by then; 0 if it is not known."""
-        self._received = min(self._received + amount, self.total or sys.maxsize)
-        self._bar.update(self._received, self.total or None)
-
-    def close(self) -> None:
-        """Does nothing: the bar ends with the download."""
-
-    reset = close
 
 
 def class_names(source: "ImageModel | str | os.PathLike[str]") -> list[str] | None:

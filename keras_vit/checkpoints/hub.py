@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from keras_vit import models
-from keras_vit._arguments import printable, warn_caller
+from keras_vit._arguments import check_type, listing, printable, warn_caller
 from keras_vit._files import write_text
 from keras_vit.checkpoints.checkpoint import LAYOUTS, PUBLISHED, note_of
 from keras_vit.checkpoints.files import CLASSES, ENDINGS, NOT_WEIGHTS, SIDECARS, WEIGHT_NAMES, choose_weights, shards_of
@@ -58,7 +58,6 @@ class DownloadError(OSError):
     def __init__(
         self, message: str, attempts: Sequence[tuple[str, str]] = (), advice: str = "", unreachable: bool = False
     ) -> None:
-        """Keeps the arguments; the text of the error is the message, a paragraph for each attempt, and the advice."""
         self.message, self.attempts, self.advice, self.unreachable = message, [*attempts], advice, unreachable
         paragraphs = [message, *(f"  {where}\n    {answer}" for where, answer in self.attempts)]
         super().__init__("\n".join([*paragraphs, advice] if advice else paragraphs))
@@ -129,15 +128,13 @@ def _weights(address: HubAddress, names: list[str]) -> str:
     except ValueError as error:
         raise ValueError(f"{error} Its address is {address}/FILE.") from None
     if weights is None:
-        listed = [printable(name, 80) for name in sorted(inside or names)]
-        listing = ", ".join(listed[:_NAMES_LISTED]) + (" ..." if len(listed) > _NAMES_LISTED else "")
         missing = f"no weights such as {', '.join(WEIGHT_NAMES)}" if inside or not folder else f"no {address.file}"
-        raise _failed(address, f"the repository has {missing}. Its files are: {listing or 'none'}")
+        listed = listing(sorted(inside or names), _NAMES_LISTED) or "none"
+        raise _failed(address, f"the repository has {missing}. Its files are: {listed}")
     return f"{folder}{weights}"
 
 
 def _fetch(address: HubAddress, name: str, commit: str | None) -> pathlib.Path:
-    """Returns the path of a file of a repository in the cache, to which it is fetched if it is not there yet."""
     import huggingface_hub as hub
 
     # A mirror may name no commit.
@@ -262,10 +259,8 @@ def push_to_hub(
         Traceback (most recent call last):
         ValueError: ...
     """
-    if not isinstance(model, (models.VisionTransformer, models.BiT)):
-        raise TypeError(f"model must be a VisionTransformer or a BiT, but {type(model).__name__} was given.")
-    if not isinstance(repository, str):
-        raise TypeError(f"repository must be a string such as 'owner/name', but {repository!r} was given.")
+    check_type("model", model, (models.VisionTransformer, models.BiT), "a VisionTransformer or a BiT")
+    check_type("repository", repository, str, "a string such as 'owner/name'")
     address = parse_hub_address(f"{SCHEME}{repository.removeprefix(SCHEME)}")
     if address.file is not None or address.revision is not None:
         raise ValueError(f"repository must be 'owner/name', but {repository!r} was given. Pass a branch as revision=.")
@@ -300,7 +295,6 @@ def push_to_hub(
 
 
 def _layout_of(config: ModelConfig) -> str:
-    """Returns the first of the layouts of timm and transformers that can say a model, else that of the publishers."""
     for name in _OTHERS:
         if isinstance(config, LAYOUTS[name].config_type):
             with contextlib.suppress(ValueError):
@@ -312,21 +306,17 @@ def _layout_of(config: ModelConfig) -> str:
 def _card(config: ModelConfig, repository: str, layout: str, license: str | None) -> str:
     """Returns the card of a model: Markdown, below the YAML that the Hub indexes."""
     library, loading = _OTHERS.get(layout, ("", ""))
-    output = "It has no head: it returns features."
+    output, answer = "It has no head: it returns features.", "features"
     if config.classes:
-        names = list(config.class_names or ())
-        more = " ..." if len(names) > _CLASSES_LISTED else ""
-        listed = f": {', '.join(names[:_CLASSES_LISTED])}{more}" if names else ""
-        output = f"It has {config.classes:,} classes{listed}."
+        names = f": {listing(config.class_names, _CLASSES_LISTED)}" if config.class_names else ""
+        output = f"It has {config.classes:,} classes{names}."
+        answer = "logits" if config.classifier_activation is None else "probabilities"
     pipeline = config.pipeline
     height, width = pipeline.image_size
     how = {"squash": "straight", "shortest": "with their own aspect ratio"}[pipeline.resize]
     size = f"{height / pipeline.crop_ratio:.0f} x {width / pipeline.crop_ratio:.0f} pixels ({pipeline.filter})"
     crop = "" if pipeline.crop_ratio == 1 else f", of which the central {height} x {width} are cut out"
     mean, std = (", ".join(map(str, np.ravel(values))) for values in (pipeline.mean, pipeline.std))
-    answer = "features"
-    if config.classes:
-        answer = "logits" if config.classifier_activation is None else "probabilities"
     return f"""---
 {f"license: {license}" if license else ""}
 {f"library_name: {library}" if library else ""}

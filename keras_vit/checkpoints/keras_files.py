@@ -29,16 +29,13 @@ if TYPE_CHECKING:
 
     from keras_vit.models import BiT, VisionTransformer
 
-_KINDS = (
-    ViTConfig,
-    models.BiTConfig,
-    models.EoMTConfig,
-    models.LinearSegmenterConfig,
-    models.DPTConfig,
-    models.LinearDepthConfig,
-    models.DetectorConfig,
-)
-_CONFIG_TYPES: dict[str, type[Any]] = {kind.model: kind for kind in _KINDS}
+_CONFIG_TYPES: dict[str, type[Any]] = {
+    kind.model: kind
+    for kind in (
+        *(ViTConfig, models.BiTConfig, models.EoMTConfig, models.LinearSegmenterConfig),
+        *(models.DPTConfig, models.LinearDepthConfig, models.DetectorConfig),
+    )
+}
 LONGEST_CONFIG = 2**24  # bytes; that of a model with the 21,843 names of ImageNet-21k has a twentieth of it
 _MOST_PATCHES = 2**18  # of an image, whose tables are computed and not in the file: 8192 x 8192 pixels in patches of 16
 _LONGEST_SIDE = 2**24  # pixels of an image
@@ -76,16 +73,14 @@ def read_keras(path: str | os.PathLike[str]) -> "VisionTransformer | BiT":
     import keras
 
     path = pathlib.Path(path)
-    description, size = _describe(path)
+    description, config = _describe(path)
     if description is None:
         raise ValueError(
             f"{path} has weights, but not the config of their model. Build the model with this file, for example "
             f"keras_vit.ViT_B16(weights={str(path)!r})."
         )
-    config = _config_of(path, description)
     if config is None:
         raise ValueError(f"{path} must hold a model of keras_vit, but it holds another one. Load it with Keras.")
-    check_size(path, config, size)
     # Keras looks among the classes that have been imported; the program imports none that it has not used yet.
     getattr(models, config.model)
     try:
@@ -107,20 +102,19 @@ def read_keras(path: str | os.PathLike[str]) -> "VisionTransformer | BiT":
 
 def config_in_file(path: str | os.PathLike[str]) -> ModelConfig | None:
     """Returns the config in a `.keras` or `.weights.h5` file; None for one without a config or of another package."""
-    path = pathlib.Path(path)
-    description, size = _describe(path)
-    config = None if description is None else _config_of(path, description)
-    if config is not None:
-        check_size(path, config, size)  # counting the weights of a hostile config would take all memory
-    return config
+    return _describe(pathlib.Path(path))[1]
 
 
-def _describe(path: pathlib.Path) -> tuple[str | bytes | None, int]:
-    """Returns the JSON text in a file that describes its model, None for none, and the bytes of its weights."""
-    # For a `.weights.h5` these are the bytes of the whole file.
+def _describe(path: pathlib.Path) -> tuple[Any, ModelConfig | None]:
+    """Returns the JSON text in a file that describes its model, None for none, and the config in it, if it is ours."""
+    import h5py
+
     path.open("rb").close()  # HDF5 has OSErrors for damage, too
-    if path.suffix == ".keras":
-        try:
+    try:
+        if path.suffix != ".keras":
+            with h5py.File(path) as file:
+                text, size = file.attrs.get(_NOTE), path.stat().st_size
+        else:
             with zipfile.ZipFile(path) as archive:
                 sizes = {member.filename: member.file_size for member in archive.infolist()}
                 # Keras unpacks other members beside the file. None of ours has any.
@@ -128,16 +122,14 @@ def _describe(path: pathlib.Path) -> tuple[str | bytes | None, int]:
                     raise ValueError(f"it must have only {sorted(_MEMBERS)}, but it has {sorted(sizes)}")
                 if sizes["config.json"] > LONGEST_CONFIG:
                     raise ValueError(f"config.json has {sizes['config.json']:,} bytes, more than {LONGEST_CONFIG:,}")
-                return archive.read("config.json"), sizes.get(_WEIGHTS, 0)
-        except Exception as error:  # `zipfile` and its libraries raise what the wrong bytes lead them to
-            raise ValueError(f"{path} is not a .keras file of keras_vit or damaged: {printable(error, 200)}.") from None
-    import h5py
-
-    try:
-        with h5py.File(path) as file:
-            return file.attrs.get(_NOTE), path.stat().st_size
-    except Exception as error:
-        raise ValueError(f"{path} is not an HDF5 file or is damaged: {printable(error, 200)}.") from None
+                text, size = archive.read("config.json"), sizes.get(_WEIGHTS, 0)
+    except Exception as error:  # `zipfile`, HDF5 and their libraries raise what the wrong bytes lead them to
+        kind = "a .keras file of keras_vit" if path.suffix == ".keras" else "an HDF5 file"
+        raise ValueError(f"{path} is not {kind} or is damaged: {printable(error, 200)}.") from None
+    config = None if text is None else _config_of(path, text)
+    if config is not None:
+        check_size(path, config, size)  # counting the weights of a hostile config would take all memory
+    return text, config
 
 
 def _config_of(path: pathlib.Path, text: Any) -> ModelConfig | None:
@@ -172,12 +164,15 @@ def check_size(path: str | os.PathLike[str], config: Any, size: int) -> None:
     blocks = trunk.depth + sum(trunk.stem_stages or ()) if is_vit else sum(trunk.stages)
     least = blocks * trunk.width**2 // 2  # a block or unit has more weights than its width squared
     if least <= size:
-        if max(blocks, getattr(config, "upscale_blocks", 0)) > MOST_BLOCKS:
-            raise ValueError(f"{path} is damaged: its model has more than {MOST_BLOCKS:,} blocks. Download it again.")
-        if is_vit and not trunk.dynamic and math.prod(trunk.grid_size) > _MOST_PATCHES:
-            raise ValueError(f"The images of {path} must have at most {_MOST_PATCHES:,} patches. Download it again.")
-        if max(trunk.image_size) > _LONGEST_SIDE:
-            raise ValueError(f"The images of {path} must have sides of at most {_LONGEST_SIDE:,} pixels.")
+        blocks = max(blocks, getattr(config, "upscale_blocks", 0))
+        patches = math.prod(trunk.grid_size) if is_vit and not trunk.dynamic else 0
+        for most, number, what in (
+            (MOST_BLOCKS, blocks, "blocks"),
+            (_MOST_PATCHES, patches, "patches"),
+            (_LONGEST_SIDE, max(trunk.image_size), "pixels on a side"),
+        ):
+            if number > most:
+                raise ValueError(f"{path} is damaged: its model has more than {most:,} {what}. Download it again.")
         least = count_weights(config) // 2
     if least > size:
         raise ValueError(f"{path} is damaged: its model needs {least:,} bytes of weights, but it has only {size:,}.")
@@ -191,21 +186,18 @@ def check_unpacked(path: str | os.PathLike[str], config: Any) -> None:
     path, most = pathlib.Path(path), _MOST_BESIDE + _MOST_BYTES * count_weights(config)
     with contextlib.ExitStack() as stack:
         source: Any = path
+        size = 0
         if path.suffix == ".keras":
             archive = stack.enter_context(zipfile.ZipFile(path))
-            member = archive.getinfo(_WEIGHTS)
-            _check_most(path, member.file_size, most)
-            if member.compress_type == zipfile.ZIP_STORED:
-                source = stack.enter_context(archive.open(member))
-            else:
-                source = io.BytesIO(archive.read(member))  # which can go back
-        sizes = []
-        with h5py.File(source) as file:
-            file.visititems(lambda _, item: sizes.append(item.nbytes if isinstance(item, h5py.Dataset) else 0))
-        _check_most(path, sum(sizes), most)
-
-
-def _check_most(path: pathlib.Path, size: int, most: int) -> None:
+            member, source = archive.getinfo(_WEIGHTS), stack.enter_context(archive.open(_WEIGHTS))
+            size = member.file_size
+            if size <= most and member.compress_type != zipfile.ZIP_STORED:
+                source = io.BytesIO(source.read())  # which can go back
+        if size <= most:
+            sizes: list[int] = []
+            with h5py.File(source) as file:
+                file.visititems(lambda _, item: sizes.append(item.nbytes if isinstance(item, h5py.Dataset) else 0))
+            size = sum(sizes)
     if size > most:
         raise ValueError(f"{path} is damaged: its weights unpack to {size:,} bytes; at most {most:,} were expected.")
 

@@ -44,7 +44,6 @@ class _Reader:
         self.arrays: dict[str, StoredArray] = {}
 
     def place(self, length: int) -> int:
-        """Returns where the next bytes begin; ValueError where the file has fewer."""
         if length > self.size - self.file.tell():
             raise ValueError("the file ends too early")
         return self.file.tell()
@@ -54,11 +53,8 @@ class _Reader:
         return struct.unpack(f">{form}", self.file.read(struct.calcsize(form)))[0]
 
     def value(self, name: str, levels: int = 0) -> Any:
-        """Returns the next value; `name` is that of an array."""
         if levels > _MOST_LEVELS:
-            raise ValueError(
-                f"the file has more than {_MOST_LEVELS} dictionaries inside each other; no checkpoint has so many"
-            )
+            raise ValueError(f"it has more than {_MOST_LEVELS} dictionaries inside each other")
         kind = self.number("B")
         if kind <= 0x7F or kind >= 0xE0:
             return kind if kind <= 0x7F else kind - 256
@@ -106,10 +102,9 @@ class _Reader:
         shape, dtype, data = self.value(name, levels + 1)
         dtype = dtype.decode() if isinstance(dtype, bytes) else dtype
         is_known = dtype in READABLE and isinstance(shape, list) and is_shape((*shape,)) and isinstance(data, Extent)
-        if not is_known or self.file.tell() != end or name in self.arrays:
+        has_all = is_known and math.prod(shape) * np.dtype(dtype).itemsize == data.size
+        if not has_all or self.file.tell() != end or name in self.arrays:
             raise ValueError(f"the array {printable(repr(name), 100)} is not valid, or is there twice")
-        if math.prod(shape) * np.dtype(dtype).itemsize != data.size:
-            raise ValueError(f"the array {printable(repr(name), 100)} has {data.size:,} bytes, not those of its shape")
         self.arrays[name] = StoredArray(name, tuple(shape), np.dtype(dtype), data.read)
 
 

@@ -14,6 +14,7 @@ from typing import IO, Any, TypeVar
 import numpy as np
 
 from keras_vit._arguments import aligned_zeros, printable
+from keras_vit._files import contents_of
 
 READABLE = (
     *("float16", "float32", "float64", "bfloat16", "bool"),
@@ -28,11 +29,6 @@ _HEAD = 512  # bytes that tell what a file is
 T = TypeVar("T")
 
 
-def _length_and_time(path: pathlib.Path) -> tuple[int, int]:
-    status = path.stat()
-    return status.st_size, status.st_mtime_ns
-
-
 @dataclasses.dataclass
 class Extent:
     """A run of bytes in a file."""
@@ -44,21 +40,21 @@ class Extent:
     checksum: int | None = None  # the CRC-32 that the file says, until it is compared
 
     def __post_init__(self) -> None:
-        self._stamp = _length_and_time(self.path)
+        self._state = contents_of(self.path)
 
     def check_unchanged(self) -> None:
-        if _length_and_time(self.path) != self._stamp:
+        if contents_of(self.path) != self._state:
             raise ValueError(f"{self.path} was changed while it was read. Load it again, or download it again.")
 
     def read(self, first: int, size: int) -> np.ndarray:
         """Returns `size` bytes from `first` on, as uint8 in memory that backends can use without copying."""
         self.check_unchanged()
-        if self.checksum is not None and 2 * size > self.size:  # all but a header: read once
-            whole = aligned_zeros((self.size,), np.uint8)
-            self._compare(whole.data)
-            return whole[first : first + size]
         if self.checksum is not None:
-            self._compare(memoryview(bytearray(min(PIECE, self.size))))
+            is_most = 2 * size > self.size  # all but a header: read once
+            whole = aligned_zeros((self.size if is_most else min(PIECE, self.size),), np.uint8)
+            self._compare(whole.data)
+            if is_most:
+                return whole[first : first + size]
         data = aligned_zeros((size,), np.uint8)
         for _ in self._pieces(first, size, data.data):
             pass
@@ -210,10 +206,10 @@ def read_members(
 ) -> tuple[dict[str, T], bytes]:
     """Returns by name what `describe` makes of each member of a zip archive, and the archive's comment."""
     found: dict[str, T] = {}
-    packed = {zipfile.ZIP_STORED: 0, zipfile.ZIP_DEFLATED: 0}  # bytes, by compression
+    unpacked = {True: 0, False: 0}  # bytes, by whether they are stored as they are
     with path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
-        limits = {zipfile.ZIP_STORED: size, zipfile.ZIP_DEFLATED: max(UNPACKED_BYTES, UNPACKED_RATIO * size)}
+        limits = {True: size, False: max(UNPACKED_BYTES, UNPACKED_RATIO * size)}
         try:
             archive = zipfile.ZipFile(file)
         except Exception:  # `zipfile` and NumPy raise what the wrong bytes lead them to
@@ -224,19 +220,16 @@ def read_members(
                     name = name_of(member.filename)
                     if name is None:
                         continue
-                    where, method = printable(repr(name), 100), member.compress_type
                     if name in found:
-                        raise ValueError(f"the archive has two files of the name {where}. Keep one")
-                    if method not in packed:
-                        raise ValueError(f"{where} has an unknown compression. Use numpy.savez or savez_compressed")
-                    packed[method] += member.file_size
-                    if packed[method] > limits[method]:
-                        raise ValueError(f"it unpacks to {packed[method]:,} bytes, more than {limits[method]:,}")
+                        raise ValueError(f"the archive has two files of the name {name!r}. Keep one")
+                    stored = member.compress_type == zipfile.ZIP_STORED
+                    unpacked[stored] += member.file_size
+                    if unpacked[stored] > limits[stored]:
+                        raise ValueError(f"it unpacks to {unpacked[stored]:,} bytes, more than {limits[stored]:,}")
                     with archive.open(member) as opened:  # compares the archive's list with the member itself
                         file.seek(member.header_offset)
                         *_, name_length, extra_length = struct.unpack("<26sHH", file.read(_LOCAL_HEADER))
                         start = member.header_offset + _LOCAL_HEADER + name_length + extra_length
-                        stored = method == zipfile.ZIP_STORED
                         # The checksum is zero where PyTorch was told to compute none.
                         place = (path, start, member.file_size, member.filename, member.CRC or None)
                         found[name] = describe(name, Extent(*place) if stored else PackedExtent(*place), opened)

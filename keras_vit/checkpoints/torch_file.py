@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_vit._arguments import printable
+from keras_vit._arguments import listing, printable
 from keras_vit.checkpoints import stored_array
 from keras_vit.checkpoints.stored_array import ArrayFile, Extent, StoredArray, are_counts, is_shape, span
 
@@ -48,7 +48,12 @@ def read_torch(path: pathlib.Path, state: str | None = None) -> ArrayFile:
         older = file.read(2) == b"\x80\x02"
     root, storages = _read_older(path) if older else _read_zip(path)
     containers, tensors = _state_dict(root, path, state)
-    arrays = _located(tensors, storages, path)
+    arrays, used = {}, dict.fromkeys(storages, 0)
+    for name, tensor in tensors.items():
+        arrays[name], key = _located(name, tensor, storages, path), tensor.storage.key
+        used[key] += arrays[name].bytes
+        if used[key] > MOST_SHARED * storages[key].size:
+            raise ValueError(_damage(path, f"too many arrays share the storage {printable(key, 60)}"))
     inside = {".".join([*containers, name]) for name in tensors}
     if state is not None:  # the rest was left out on purpose
         return ArrayFile(path, arrays, None, ".".join(containers))
@@ -66,53 +71,24 @@ def _state_dict(root: Any, path: pathlib.Path, state: str | None) -> tuple[list[
         return [], tensors
     inner: Any = root if state is None else _fields(root).get(state)
     inside = _path_to_weights(inner)
-    if inside is None and state is not None:
-        raise ValueError(f"state must name a dict with weights in {path}, but is {state!r}. Its keys: {_keys(root)}.")
     if inside is None:
+        keys = list(_fields(root)) if isinstance(root, dict) else [f"a {type(root).__name__}"]
+        where = "directly or under a common key" if state is None else f"under state={state!r}"
         raise ValueError(
-            f"{path} must hold tensors by name, directly or under one of the keys {', '.join(CONTAINERS)}, but it has: "
-            f"{_keys(root)}. Pass the right key as state=..."
+            f"{path} must hold tensors by name {where}, but it has: {listing(keys) or None}. Pass state=KEY."
         )
-    for name in inside:
-        inner = inner[name]
+    inner = functools.reduce(dict.get, inside, inner)
     return inside if state is None else [state, *inside], _direct(inner)
-
-
-def _keys(root: Any) -> str:
-    keys = list(_fields(root))[:8] if isinstance(root, dict) else [f"a {type(root).__name__}"]
-    return ", ".join(printable(key, 60) for key in keys) or "nothing"
-
-
-def _located(tensors: dict[str, "Tensor"], storages: dict[str, Extent], path: pathlib.Path) -> dict[str, StoredArray]:
-    """Returns by name each tensor as an array that knows where in the file its values are."""
-    arrays, used = {}, dict.fromkeys(storages, 0)
-    for name, tensor in tensors.items():
-        where = f"the array {printable(repr(name), 100)}"
-        try:
-            arrays[name], key = _describe(name, where, tensor, storages), tensor.storage.key
-            used[key] += arrays[name].bytes
-            if used[key] > MOST_SHARED * storages[key].size:
-                raise ValueError(f"{where} shares {storages[key].size:,} bytes with too many arrays. Download it again")
-        except ValueError as error:
-            raise ValueError(f"{path} cannot be read: {error}.") from None
-    return arrays
 
 
 def _read_zip(path: pathlib.Path) -> tuple[Any, dict[str, Extent]]:
     """Returns the object that the pickle of a zip archive describes, and where its storages are, by their keys."""
 
     def name_of(member: str) -> str | None:
-        """Returns a member's name without the archive's folder; None for what is not read."""
         name = member.partition("/")[2]
         return name if name in ("data.pkl", "byteorder") or name.startswith("data/") else None
 
-    def describe(name: str, extent: Extent, _: object) -> Extent:
-        """Returns where a member's bytes are; ValueError where they are compressed."""
-        if isinstance(extent, stored_array.PackedExtent):
-            raise ValueError(f"{printable(repr(name), 100)} is compressed. Write the file with torch.save")
-        return extent
-
-    extents, _ = stored_array.read_members(path, "a file of torch.save", name_of, describe)
+    extents, _ = stored_array.read_members(path, "a file of torch.save", name_of, lambda name, extent, _: extent)
     if "data.pkl" not in extents:
         raise ValueError(f"{path} is not a file of torch.save: {stored_array.guess_type(path)}.")
     order, pickled = extents.pop("byteorder", None), extents.pop("data.pkl")
@@ -120,66 +96,51 @@ def _read_zip(path: pathlib.Path) -> tuple[Any, dict[str, Extent]]:
         raise ValueError(f"{path} {_ORDER}")
     if pickled.size > LONGEST:
         raise ValueError(f"data.pkl in {path} must have at most {LONGEST:,} bytes, but it has {pickled.size:,}.")
-    stream = io.BytesIO(pickled.read(0, pickled.size).tobytes())
-    value = read_pickle(stream, path)
-    left = stream.read()
-    if left:
-        raise ValueError(f"{path} is damaged: {len(left):,} bytes follow the end of its pickle. Download it again.")
+    value = read_pickle(io.BytesIO(pickled.read(0, pickled.size).tobytes()), path)
     return value, {name.removeprefix("data/"): extent for name, extent in extents.items()}
 
 
 def _read_older(path: pathlib.Path) -> tuple[Any, dict[str, Extent]]:
     """Returns as `_read_zip`, for the older form, in which pickles and storages follow each other."""
-    size = path.stat().st_size
+    size, extents = path.stat().st_size, {}
     with path.open("rb") as file:
         stream = io.BytesIO(file.read(LONGEST))
-    for expected in (_MAGIC, _VERSION):
-        if read_pickle(stream, path) != expected:
+        if any(read_pickle(stream, path) != expected for expected in (_MAGIC, _VERSION)):
             raise ValueError(f"{path} is a pickle, but not one of torch.save. Save a state dict with torch.save.")
-    system, root, keys = (read_pickle(stream, path) for _ in range(3))
-    if not isinstance(system, dict) or system.get("little_endian") is not True:
-        raise ValueError(f"{path} {_ORDER}")
-    if not isinstance(keys, list) or not all(type(key) is str for key in keys) or len(set(keys)) < len(keys):
-        raise ValueError(f"{path} is damaged: its list of storages is invalid. Download it again.")
-    storages = [tensor.storage for _, tensor in _tensors(root) if type(tensor.storage) is Storage]
-    types = {storage.key: storage.stored for storage in storages}
-    extents, at = {}, stream.tell()
-    with path.open("rb") as file:
+        system, root, keys = (read_pickle(stream, path) for _ in range(3))
+        if not isinstance(system, dict) or system.get("little_endian") is not True:
+            raise ValueError(f"{path} {_ORDER}")
+        storages = [tensor.storage for _, tensor in _tensors(root) if type(tensor.storage) is Storage]
+        types = {storage.key: storage.stored for storage in storages}
+        is_list = isinstance(keys, list) and all(type(key) is str and key in types for key in keys)
+        if not is_list or len({*keys}) < len(keys):
+            raise ValueError(_damage(path, "its list of storages is invalid"))
+        at = stream.tell()
         for key in keys:
-            if key not in types:
-                raise ValueError(f"{path} is damaged: no array uses the storage {printable(key, 60)}. Save it again.")
-            file.seek(at)
-            count = int.from_bytes(file.read(8), "little", signed=True)
+            file.seek(min(at, size))
+            count = int.from_bytes(file.read(8), "little")
             length = count * np.dtype(types[key]).itemsize
-            if count < 0 or at + 8 + length > size:
-                raise ValueError(f"{path} is truncated in the storage {printable(key, 60)}. Download the file again.")
             extents[key] = Extent(path, at + 8, length, key)
             at += 8 + length
     if at != size:
-        raise ValueError(f"{path} is damaged: {size - at:,} bytes follow its storages. Download it again.")
+        raise ValueError(_damage(path, f"it has {size:,} bytes, but its storages end at {at:,}"))
     return root, extents
 
 
-def _describe(name: str, where: str, tensor: "Tensor", storages: dict[str, Extent]) -> StoredArray:
-    """Returns a tensor as an array whose values are not read yet."""
+def _damage(path: pathlib.Path, problem: str) -> str:
+    return f"{path} is damaged: {problem}. Download the file again."
+
+
+def _located(name: str, tensor: "Tensor", storages: dict[str, Extent], path: pathlib.Path) -> StoredArray:
     storage, offset, shape, strides = tensor
-    if type(storage) is not Storage or storage.key not in storages:
-        raise ValueError(f"{where} refers to a storage that the file does not have. Download it again")
+    is_known = type(storage) is Storage and storage.key in storages
+    is_valid = is_shape(shape) and is_shape((offset,)) and are_counts(strides) and len(strides) == len(shape)
+    if not is_known or not is_valid or offset + span(shape, strides) > storage.count:
+        raise ValueError(_damage(path, f"the array {printable(repr(name), 100)} does not fit its storage"))
     extent, dtype = storages[storage.key], np.dtype(storage.stored)
     if extent.size != storage.count * dtype.itemsize:
-        raise ValueError(
-            f"{where} needs {storage.count:,} values of {storage.stored} in the storage {printable(storage.key, 60)}, "
-            f"which has {extent.size:,} bytes. Download it again"
-        )
-    if not is_shape(shape) or not is_shape((offset,)) or not are_counts(strides) or len(strides) != len(shape):
-        raise ValueError(f"{where} has an invalid shape, strides or offset. Download it again")
-    if offset + span(shape, strides) > storage.count:
-        raise ValueError(f"{where} is larger than its storage of {storage.count:,} values. Download it again")
-    covered = 1
-    for stride, n in sorted(zip(strides, shape, strict=True)) if math.prod(shape) else ():
-        if n > 1 and stride < covered:
-            raise ValueError(f"{where} has overlapping values. Save tensor.contiguous() with PyTorch instead")
-        covered += (n - 1) * stride
+        problem = f"{printable(storage.key, 60)} has {extent.size:,} bytes, not {storage.count:,} values of {dtype}"
+        raise ValueError(_damage(path, f"the storage {problem}"))
     rows = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
     if all(n <= 1 or stride == row for n, stride, row in zip(shape, strides, rows, strict=True)):
         return StoredArray(name, shape, dtype, extent.read, offset * dtype.itemsize)
@@ -188,15 +149,13 @@ def _describe(name: str, where: str, tensor: "Tensor", storages: dict[str, Exten
 
 
 def _fields(value: Any) -> dict[Any, Any]:
-    """Returns what a dict or an object holds, by its names that are strings or ints; nothing for anything else."""
+    """Returns what a dict or an object holds by its names that are strings or ints: others may take gigabytes."""
     value = value.state if type(value) is _Object else value
-    # Other names than these may take gigabytes as text.
     return {name: value[name] for name in value if type(name) in (str, int)} if isinstance(value, dict) else {}
 
 
-def _direct(value: Any) -> dict[str, "Tensor"]:
-    fields = _fields(value).items() if isinstance(value, dict) else ()
-    return {name: inner for name, inner in fields if type(name) is str and type(inner) is Tensor}
+def _direct(value: dict[Any, Any]) -> dict[str, "Tensor"]:
+    return {name: inner for name, inner in value.items() if type(name) is str and type(inner) is Tensor}
 
 
 def _path_to_weights(value: Any, levels: int = _NESTED) -> list[str] | None:
@@ -290,8 +249,7 @@ class _Function:
 
 
 def _make_tensor(storage: Any, offset: Any, shape: Any, strides: Any, *more: Any) -> Tensor:
-    """Returns the arguments as a `Tensor`, unchecked; ValueError for flags behind the second of `more`."""
-    # What follows: requires_grad, hooks, and flags, such as that all values count negative.
+    # Behind the strides stand requires_grad, hooks, and flags, such as that all values count negative.
     if len(more) > 3 or any(more[2:]):
         raise ValueError("it has a tensor with flags that are not supported, such as conjugate or negative")
     return Tensor(storage, offset, shape, strides)
@@ -318,7 +276,6 @@ _NAMES: dict[tuple[str, str], Any] = {
 
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        """Returns the stand-in of a class or function that the pickle names: `_Object` for those of TorchScript."""
         if module == "__torch__" or module.startswith("__torch__."):
             return _Object
         if (module, name) not in _NAMES:
@@ -329,7 +286,6 @@ class _Unpickler(pickle.Unpickler):
         return _NAMES[module, name]
 
     def persistent_load(self, pid: Any) -> Storage:
-        """Returns the storage that the pickle refers to; ValueError for anything else, and for a view of a storage."""
         match pid:
             case ("storage", str(stored), str(key), _, int(count), *view):
                 if stored in _STORAGES.values() and abs(count) < 2**60 and not any(view):
@@ -344,14 +300,11 @@ def read_pickle(stream: io.BytesIO, path: pathlib.Path) -> Any:
     try:
         # Python's unpickler takes memory for the largest number under which a pickle remembers a value.
         for steps, (instruction, argument, _) in enumerate(pickletools.genops(stream)):
-            if steps >= MOST_STEPS:
-                raise ValueError(f"it has more than {MOST_STEPS:,} instructions")
-            if instruction.name in ("PUT", "LONG_BINPUT") and argument not in range(MOST_STEPS):
-                raise ValueError(f"its memo has the index {argument:,}, at most {MOST_STEPS - 1:,} is allowed")
-            if instruction.name in ("TUPLE", "TUPLE1", "TUPLE2", "TUPLE3"):
-                tuples += 1
-            if tuples > MOST_TUPLES:
-                raise ValueError(f"it has more than {MOST_TUPLES:,} tuples")
+            tuples += instruction.name.startswith("TUPLE")
+            is_far = instruction.name in ("PUT", "LONG_BINPUT") and argument not in range(MOST_STEPS)
+            if steps >= MOST_STEPS or tuples > MOST_TUPLES or is_far:
+                limits = f"{MOST_STEPS:,} instructions, as many places in its memo or {MOST_TUPLES:,} tuples"
+                raise ValueError(f"it has more than {limits}")
         stream.seek(start)
         return _Unpickler(stream).load()
     except MemoryError:

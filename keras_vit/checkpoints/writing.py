@@ -6,7 +6,8 @@ import pathlib
 from typing import Any
 
 from keras_vit import models
-from keras_vit._arguments import check_choice, warn_caller
+from keras_vit._arguments import check_choice, check_type, warn_caller
+from keras_vit._files import expanded_path
 from keras_vit.checkpoints.accounting import Layout, check_fits_float32, extract
 from keras_vit.checkpoints.checkpoint import LAYOUTS, PICTURES, PUBLISHED, note_of
 from keras_vit.checkpoints.files import ENDINGS, check_absent, is_keras_file, write_npz, write_with_sidecars
@@ -38,11 +39,9 @@ def to_checkpoint(
         overwrite: Whether to replace existing files; otherwise these are a FileExistsError.
         stack: Whether to stack the blocks along a first axis, as big_vision does with `scan=True`.
     """
-    if not isinstance(model, (models.VisionTransformer, models.BiT, models.DenseModel)):
-        raise TypeError(f"model must be an image model of keras_vit, but {type(model).__name__} was given.")
+    check_type("model", model, models.ImageModel, "an image model of keras_vit")
     check_fits_float32(model)
-    path = os.path.expanduser(path)  # as `load` reads it
-    config, file = model.config, pathlib.Path(path)
+    config, file = model.config, pathlib.Path(expanded_path(path))
     if layout is None and file.suffix == ".npz" and isinstance(config, DenseConfig):
         write_npz(file, extract(model, DESCRIBED, stack), note_of_dense(config), overwrite)
         return
@@ -58,20 +57,14 @@ def to_checkpoint(
 
 def _layout_for(config: Any, layout: str | None) -> Layout:
     """Returns the layout in which a model is written; ValueError for an unknown one, and one of other models."""
+    fitting = {name: known for name, known in LAYOUTS.items() if isinstance(config, known.config_type)}
     if isinstance(config, DenseConfig):
-        written = WRITTEN.get(type(config))
-        if written is None or layout not in (None, "huggingface"):
-            known = "no layout" if written is None else "only layout='huggingface'"
-            raise ValueError(
-                f"A {config.model} has {known}, but layout={layout!r} was given. Write it as .npz without a layout, or "
-                "as .keras: model.save(...)."
-            )
-        return written
-    layout = PUBLISHED[type(config)] if layout is None else layout
-    fitting = [name for name, known in LAYOUTS.items() if isinstance(config, known.config_type)]
-    if layout not in fitting:
-        raise ValueError(f"layout must be one of {fitting} for a {config.model}, but {layout!r} was given.")
-    return LAYOUTS[layout]
+        fitting = {"huggingface": WRITTEN[type(config)]} if type(config) in WRITTEN else {}
+    chosen = PUBLISHED.get(type(config), "huggingface") if layout is None else layout
+    if chosen not in fitting:
+        advice = "Dense models are also written as .npz without a layout, and all as .keras: model.save(...)."
+        raise ValueError(f"layout must be one of {[*fitting]} for a {config.model}, but {layout!r} was given. {advice}")
+    return fitting[chosen]
 
 
 def warn_of_pictures(note: dict[str, Any], layout: str) -> None:
@@ -114,7 +107,7 @@ def save_model(model: Any, path: str | os.PathLike[str], layout: str | None = No
     """Writes a model in the format that the path's ending names; arguments as in `to_checkpoint`."""
     # A `.weights.h5` written here also says which model it is of, so that `read_keras` can rebuild it.
     check_format(path, layout)
-    path = pathlib.Path(path).expanduser()
+    path = pathlib.Path(expanded_path(path))
     if not is_keras_file(path):
         to_checkpoint(model, path, layout, overwrite)
         return

@@ -14,19 +14,10 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit import layers
-from keras_vit._arguments import (
-    DType,
-    ImageSize,
-    Source,
-    check_choice,
-    listing,
-    softmax,
-    unit_vectors,
-    whole_number,
-    without_password,
-)
+from keras_vit import _arguments, layers
+from keras_vit._arguments import DType, ImageSize, Source, check_choice, listing, unit_vectors, whole_number
 from keras_vit._keras import SharedModel
+from keras_vit._options import Number
 from keras_vit._processes import current
 from keras_vit.checkpoints import find_checkpoint, is_copy, is_keras_file, is_variant, resolve_source
 from keras_vit.checkpoints.accounting import Plan, check_arrays, fill, find_like, readable
@@ -48,9 +39,11 @@ from keras_vit.zoo import load
 
 # What a TIPS calls its temperature, by which cosines are divided.
 TEMPERATURES = ("temperature", "temperature_contrastive")
-_LARGEST_NUMBER = 80  # of a bias, and of the logarithm of a temperature, whose exponential is a float32
+_STATED = "temperature_init_value"  # what config.json calls it
 _HALF = "Pass a complete file with both towers."
-_LEAST_TEMPERATURE, _LARGEST_TEMPERATURE = math.exp(-_LARGEST_NUMBER), math.exp(_LARGEST_NUMBER)
+# What cosines are multiplied with or divided by, and its logarithm: float32 has the exponentials of these.
+_LOGARITHM = Number("one number from -80 to 80", lambda n: abs(n) < 80)
+_FACTOR = Number("a number above 0 in the range of float32", lambda n: math.exp(-80) < n < math.exp(80))
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -95,20 +88,17 @@ class ImageText(WithTexts, SharedModel, keras.Model):
         temperature_name: str | None = None,
         **kwargs: Any,
     ) -> None:
-        """Makes the temperature, and a bias where one is given, as weights."""
         super().__init__(**kwargs)
-        check_choice("averaging", averaging, tuple(AVERAGINGS))
+        check_choice("averaging", averaging, AVERAGINGS)
         lengths = image_encoder.output_shape[-1], text_encoder.output_shape[-1]
         if len(image_encoder.output_shape) != 2 or lengths[0] != lengths[1]:
             raise ValueError(
                 "Image and text embeddings must be vectors of the same length, but images have the shape "
                 f"{image_encoder.output_shape} and texts {text_encoder.output_shape}."
             )
-        for name, value in {"scale": scale, "temperature": scale if temperature is None else temperature}.items():
-            if not _LEAST_TEMPERATURE < value < _LARGEST_TEMPERATURE:
-                raise ValueError(f"{name} must be above 0 and in the range of float32, but {value!r} was given.")
-        if bias is not None and not math.isfinite(bias):
-            raise ValueError(f"bias must be a finite number or None, but {bias!r} was given.")
+        scale = _FACTOR("scale", scale)
+        temperature = None if temperature is None else _FACTOR("temperature", temperature)
+        bias = None if bias is None else Number()("bias", bias)
         self.image_encoder = image_encoder
         self.text_encoder = text_encoder
         self.tokenizer = tokenizer
@@ -120,7 +110,6 @@ class ImageText(WithTexts, SharedModel, keras.Model):
         self.built = True
 
     def _add_number(self, name: str, value: float) -> keras.Variable:
-        """Adds a weight of one number, and returns it."""
         return self.add_weight(name=name, shape=(), initializer=keras.initializers.Constant(value), dtype="float32")
 
     @property
@@ -139,7 +128,6 @@ class ImageText(WithTexts, SharedModel, keras.Model):
         return "softmax" if self.logit_bias is None else "sigmoid"
 
     def __repr__(self) -> str:
-        """Returns the facts of both towers on one line."""
         return f"<ImageText {self.image_encoder!r} {self.text_encoder!r}>"
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
@@ -246,7 +234,7 @@ class ImageText(WithTexts, SharedModel, keras.Model):
     def probabilities(self, images: Any, texts: str | Sequence[str]) -> np.ndarray:
         """Returns probabilities, float32 `(images, texts)`: the softmax over texts or the sigmoid of `logits`."""
         logits = self.logits(images, texts)
-        return softmax(logits) if self.activation == "softmax" else np.exp(-np.logaddexp(0, -logits))
+        return _arguments.softmax(logits) if self.activation == "softmax" else np.exp(-np.logaddexp(0, -logits))
 
     def zero_shot_classifier(
         self,
@@ -274,12 +262,9 @@ class ImageText(WithTexts, SharedModel, keras.Model):
         """
         names = checked_names(class_names)
         averaging = self.averaging if averaging is None else averaging
-        check_choice("averaging", averaging, tuple(AVERAGINGS))
-        rule = AVERAGINGS[averaging]
-        texts = texts_of_classes(names, templates_of(templates), rule)
-        flat = [text for of_class in texts for text in of_class]
-        embeddings = self.embed_texts(flat, batch_size, progress=progress).reshape(len(names), len(texts[0]), -1)
-        weights = average(embeddings, rule)
+        check_choice("averaging", averaging, AVERAGINGS)
+        texts = texts_of_classes(names, templates_of(templates), averaging)
+        weights = average(self.embed_texts(texts, batch_size, progress=progress), len(names), averaging)
         model = self.image_encoder.with_config(
             classes=len(names), class_names=names, unit_features=True, name=f"{self.image_encoder.name}_zero_shot"
         )
@@ -325,11 +310,8 @@ class ImageText(WithTexts, SharedModel, keras.Model):
                 "zero_shot_segmenter needs a TIPS, whose patches can be compared with texts, but this is another "
                 "model. Use zero_shot_classifier for whole pictures."
             )
-        rule = AVERAGINGS["openai"]
-        texts = texts_of_classes(names, templates_of(templates), rule)
-        ids = _with_capitals(words, config)([text for of_class in texts for text in of_class])
-        vectors = self.text_encoder.predict(ids, batch_size=batch_size, verbose=0).astype("float32")
-        vectors = unit_vectors(vectors).reshape(len(names), len(texts[0]), -1)
+        ids = _with_capitals(words, config)(texts_of_classes(names, templates_of(templates), "openai"))
+        vectors = average(self.text_encoder.predict(ids, batch_size=batch_size, verbose=0), len(names), "openai")
         backbone = self.image_encoder.with_config(**WITHOUT_TOP, dynamic=True)
         head = LinearSegmenterConfig(
             backbone=backbone.config,
@@ -344,7 +326,7 @@ class ImageText(WithTexts, SharedModel, keras.Model):
         )
         model = LinearSegmenter(head, name=f"{self.image_encoder.name}_zero_shot", dtype=backbone.dtype_policy)
         copy_state(backbone, model.backbone)
-        layers.assign(model.get_layer("head").kernel, np.ascontiguousarray(average(vectors, rule).T, "float32"))
+        layers.assign(model.get_layer("head").kernel, np.ascontiguousarray(vectors.T, "float32"))
         return model
 
 
@@ -401,7 +383,7 @@ def load_image_text(
     if isinstance(source, str) and not os.path.exists(os.path.expanduser(source)):  # before it is fetched
         tokenizers.need_library()
     path = find_checkpoint(source, beside=tokenizers.TOKENIZER_FILES)
-    source = without_password(source)  # in messages
+    source = _arguments.without_password(source)  # in messages
     known = None if like is None else find_like(like)
     file, sidecars = _arrays_of_towers(path), read_sidecars(path, like=known)
     if owl.recognise(file):
@@ -410,13 +392,13 @@ def load_image_text(
         return open_detector(source, path, file, sidecars, tokenizer, numerics, image_size, dtype)
     with readable(f"{source} cannot be read"):
         plan, names = plan_of_text(file, sidecars)
+        numbers = _numbers_of_logits(file, plan, names, sidecars)
     check_arrays(plan, str(source))
     if known is not None and sidecars.open_clip:
         raise ValueError(f"{source} has its settings in open_clip_config.json: leave like={known.name!r} out.")
-    log_scale, bias, temperature = _numbers_of_logits(file, plan, names, sidecars, str(source))
-    official = None
+    official, has_bias = None, numbers.get("bias") is not None
     if numerics == "official" or (numerics is None and is_copy(source, path)):
-        official = _official(plan.stored, names, sidecars, bias is not None, str(source))
+        official = _official(plan.stored, names, sidecars, has_bias, str(source))
     if official in ("openai", "open_clip") and tokenizer is not None:
         raise ValueError("numerics='official' uses the CLIP tokenizer of this package: leave tokenizer=... out.")
     # Of CLIP's image tower no publisher computes anything else than the original; timm does of Meta's.
@@ -430,16 +412,13 @@ def load_image_text(
             config = dataclasses.replace(config, gelu="tanh", layer_norm_epsilon=1e-6)
         texts = TextEncoder(config, dtype=dtype)
     fill(texts, plan, str(source))
-    kind = official or _kind_of(plan.dialect, sidecars, images, bias is not None)
+    kind = official or _kind_of(plan.dialect, sidecars, images, has_bias)
     words = tokenizers.AUTHORS_WORDS if official == tokenizers.TIPS else tokenizers.WORDS
     made, note = tokenizers.find_tokenizer(Path(path), tokenizer, config, sidecars, kind, words)
     notes = [warning.text for warning in plan.warnings] + ([note] if note else [])
     if sidecars.config and sidecars.open_clip:
         notes.append(f"the folder has two sets of files; the set of {Path(path).name} was loaded")
     averaging = kind if kind in AVERAGINGS else "openai"
-    numbers: dict[str, Any] = {"scale": math.exp(log_scale), "bias": bias, "temperature": temperature}
-    if names.scale == TEMPERATURES[0]:
-        numbers["temperature_name"] = next((name for name in TEMPERATURES if name in file), None)
     return ImageText(images, texts, made, **numbers, averaging=averaging, notes=notes)
 
 
@@ -498,63 +477,34 @@ def _arrays_of_towers(path: Path) -> Mapping[str, StoredArray]:
     return {**file, **open_file(path.with_name(text))}
 
 
-def _numbers_of_logits(
-    file: Mapping[str, StoredArray], plan: Plan, names: Names, sidecars: Sidecars, source: str
-) -> tuple[float, float | None, float | None]:
-    """Returns the logarithm of what cosines are multiplied with, what is added then or None, a TIPS's temperature."""
-    scales = TEMPERATURES if names.is_tips else (names.scale,)
-    places = [f"{plan.prefix}{name}" for name in (*scales, *([] if names.is_tips else [names.bias]))]
+def _numbers_of_logits(file: Mapping[str, StoredArray], plan: Plan, names: Names, sidecars: Sidecars) -> dict[str, Any]:
+    """Returns the arguments of `ImageText` that a file has as numbers: the scale, a bias, a TIPS's temperature."""
+    places = [f"{plan.prefix}{name}" for name in (TEMPERATURES if names.is_tips else (names.scale, names.bias))]
     beside = [name for name in plan.unused if name not in places]
-    if names.is_tips:
-        temperature = _number_of(file, [*places, *TEMPERATURES], source, is_logarithm=False)
-        if temperature is None:
-            temperature = _stated_temperature(sidecars, source)
-        numbers = -math.log(temperature), None, temperature
-    else:
-        scale, bias = (_number_of(file, [name], source) for name in places)
-        if scale is None:
-            raise ValueError(f"{source} lacks the array {places[0]!r} (the scale of the logits). {_HALF}")
-        if bias is None and plan.dialect == "siglip":
-            raise ValueError(f"{source} lacks the array {places[1]!r} (the bias of the logits). {_HALF}")
-        numbers = scale, bias, None
     if not beside:
-        raise ValueError(f"{source} has a text tower, but no image tower. {_HALF}")
-    towers = (f"{plan.prefix}img/", f"{plan.prefix}txt/")
-    foreign = [name for name in beside if not name.startswith(towers)]
+        raise ValueError(f"It has a text tower, but no image tower. {_HALF}")
+    foreign = [name for name in beside if not name.startswith((f"{plan.prefix}img/", f"{plan.prefix}txt/"))]
     if foreign and plan.dialect == "flax":
-        raise ValueError(f"{source} must have only the two towers, but it has the arrays {listing(foreign)}.")
-    return numbers
+        raise ValueError(f"It must have only the two towers, but it has the arrays {listing(foreign)}.")
 
+    def number_in(name: str, check: Number) -> float:
+        values = file[name].read()
+        return check(f"The array {name!r}", float(values.item()) if values.size == 1 else math.nan)
 
-def _number_of(
-    file: Mapping[str, StoredArray], names: Sequence[str], source: str, is_logarithm: bool = True
-) -> float | None:
-    """Returns the one number of the first of these arrays that is there, None without any: a logarithm, or above 0."""
-    name = next((name for name in names if name in file), None)
-    if name is None:
-        return None
-    values = file[name].read().reshape(-1)
-    value = float(values[0]) if len(values) == 1 else math.nan
-    if not (abs(value) < _LARGEST_NUMBER if is_logarithm else _LEAST_TEMPERATURE < value < _LARGEST_TEMPERATURE):
-        least, most = (
-            (-_LARGEST_NUMBER, _LARGEST_NUMBER) if is_logarithm else (_LEAST_TEMPERATURE, _LARGEST_TEMPERATURE)
-        )
-        raise ValueError(
-            f"The array {name!r} of {source} must be one number from {least:.3g} to {most:.3g}, but is "
-            f"{values[:3].tolist()}. Download the file again."
-        )
-    return value
-
-
-def _stated_temperature(sidecars: Sidecars, source: str) -> float:
-    """Returns the temperature of a TIPS that config.json says, as in published files of transformers."""
-    if "temperature_init_value" not in sidecars.config:
-        raise ValueError(f"{source} lacks the array 'temperature' (the scale of the logits). {_HALF}")
-    with readable(f"{source} cannot be read"):
-        value = number(sidecars.config, "temperature_init_value", 1.0)
-    if not _LEAST_TEMPERATURE < value < _LARGEST_TEMPERATURE:
-        raise ValueError(
-            f"temperature_init_value in the config.json of {source} must be from {_LEAST_TEMPERATURE:.3g} to "
-            f"{_LARGEST_TEMPERATURE:.3g}, but is {value!r}. Download the file again."
-        )
-    return float(np.float32(value))
+    if names.is_tips:
+        name = next((name for name in (*places, *TEMPERATURES) if name in file), None)
+        if name is None and _STATED not in sidecars.config:
+            raise ValueError(f"It lacks the array 'temperature' (the scale of the logits). {_HALF}")
+        if name is None:
+            temperature = float(np.float32(_FACTOR(_STATED, number(sidecars.config, _STATED, 1.0))))
+        else:
+            temperature = number_in(name, _FACTOR)
+        numbers = {"scale": math.exp(-math.log(temperature)), "temperature": temperature}
+        if names.scale == TEMPERATURES[0]:
+            numbers["temperature_name"] = next((name for name in TEMPERATURES if name in file), None)
+        return numbers
+    lacking = [name for name in places if name not in file]
+    if places[0] in lacking or (lacking and plan.dialect == "siglip"):
+        raise ValueError(f"It lacks the array {lacking[0]!r} (the scale or the bias of the logits). {_HALF}")
+    bias = None if lacking else number_in(places[1], Number())
+    return {"scale": math.exp(number_in(places[0], _LOGARITHM)), "bias": bias}

@@ -11,6 +11,7 @@ import numpy as np
 
 from keras_vit import layers
 from keras_vit._arguments import to_numpy
+from keras_vit._options import Number, Several, as_python
 from keras_vit.checkpoints import is_copy
 from keras_vit.checkpoints.accounting import check_arrays, check_needs, extract, fill, readable
 from keras_vit.checkpoints.files import Sidecars, write_with_sidecars
@@ -120,7 +121,6 @@ class OpenVocabularyDetector(WithTexts):
         return made
 
     def _with_classes(self, vectors: np.ndarray, names: tuple[str, ...] | None, ending: str) -> Detector:
-        """Returns the detector with other classes, whose vectors are given `(classes, E)`."""
         old = self.detector
         with layers.skip_initialization():
             config = old.config.replace(classes=len(vectors), class_names=names)
@@ -136,19 +136,14 @@ def _lowered(text: str) -> str:
 
 
 def _checked_box(box: Any, size: tuple[int, int]) -> np.ndarray:
-    """Returns a box as float64."""
-    try:
-        found = np.asarray(box, "float64")
-    except (TypeError, ValueError) as error:
-        raise TypeError(f"box must be four numbers (left, top, right, bottom), but {box!r:.80} was given.") from error
     height, width = size
-    inside = found.shape == (4,) and 0 <= found[0] < found[2] <= width and 0 <= found[1] < found[3] <= height
-    if not inside:
+    left, top, right, bottom = found = Several(Number(), 4)("box", as_python(box))
+    if not (0 <= left < right <= width and 0 <= top < bottom <= height):
         raise ValueError(
             f"box must be (left, top, right, bottom) with left < right and top < bottom inside the {width} x {height} "
-            f"pixels of the example, but {box!r:.80} was given."
+            f"pixels of the example, but {found} was given."
         )
-    return found
+    return np.array(found, "float64")
 
 
 def _patch_of(boxes: np.ndarray, box: np.ndarray, vectors: np.ndarray) -> int:

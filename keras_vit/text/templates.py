@@ -1,6 +1,5 @@
 """What classes are called in sentences: published templates and names, and how their embeddings become a classifier."""
 
-import dataclasses
 import functools
 import json
 from collections.abc import Iterable, Sequence
@@ -8,24 +7,14 @@ from typing import Literal
 
 import numpy as np
 
-from keras_vit._arguments import is_class_name, listing, unit_vectors
+from keras_vit._arguments import check_class_names, check_type, listing, unit_vectors
 from keras_vit._files import weights_folder
 from keras_vit.text.tokenizers import canonicalized
 
-
-@dataclasses.dataclass(frozen=True)
-class Averaging:
-    """How an original makes weights of the texts of a class."""
-
-    canonical: bool  # whether names (their first alias) and templates lose capitals and punctuation first
-    renormalize: bool  # whether the mean of the normalised embeddings is normalised again
-
-
-AVERAGINGS = {
-    "openai": Averaging(canonical=False, renormalize=True),  # OpenAI's notebook, open_clip
-    "big_vision": Averaging(canonical=True, renormalize=True),  # its discriminative_classifier
-    "lit": Averaging(canonical=False, renormalize=False),  # vit_jax's lit.ipynb
-}
+# How originals make weights of the texts of a class: OpenAI's notebook and open_clip, big_vision's
+# discriminative_classifier, whose names (their first alias) and templates lose capitals and punctuation first, and
+# vit_jax's lit.ipynb, which does not normalise the mean of the normalised embeddings again.
+AVERAGINGS = ("openai", "big_vision", "lit")
 
 
 @functools.cache
@@ -60,33 +49,19 @@ def published_templates() -> dict[str, tuple[str, ...]]:
 
 def checked_names(names: Sequence[str], least: int = 2) -> list[str]:
     """Returns names of classes as a list; `least` is how many there must be."""
-    if isinstance(names, str) or not isinstance(names, Iterable):
-        raise TypeError(f"class_names must be a list of strings, but {names!r:.80} was given.")
-    names = list(names)
-    if not all(isinstance(name, str) for name in names):
-        raise TypeError(f"class_names must be a list of strings, but {names!r:.80} was given.")
-    for name in names:
-        if not name.strip() or not is_class_name(name):
-            raise ValueError(f"class_names must be non-empty single lines, but {name!r} was given.")
-    # OpenAI's list for ImageNet has missile and sunglasses twice.
-    if len({*names}) < max(len(names), least) and tuple(names) != imagenet_names():
-        twice = listing(sorted({name for name in names if names.count(name) > 1}))
-        if twice:
-            raise ValueError(f"class_names must be different, but {twice} was given more than once.")
-        raise ValueError(
-            f"class_names must have at least {'one name' if least == 1 else 'two names'}, but {names} was given."
-        )
-    return names
+    check_type("class_names", names, Iterable, "a list of strings")
+    names = names if isinstance(names, (str, bytes)) else tuple(names)
+    if names != imagenet_names():  # which has missile and sunglasses twice
+        check_class_names(names, None)
+    if len(names) < least:
+        raise ValueError(f"class_names must have at least {least} names, but {names} was given.")
+    return list(names)
 
 
 def templates_of(templates: str | Sequence[str]) -> tuple[str, ...]:
     """Returns a tuple of templates: a published list by its name, one template, or several."""
-    if isinstance(templates, bytes) or not isinstance(templates, Iterable):
-        raise TypeError(f"templates must be a string or a list of strings, but {templates!r:.80} was given.")
-    if isinstance(templates, str):
-        found = published_templates().get(templates, (templates,))
-    else:
-        found = tuple(templates)
+    check_type("templates", templates, Iterable, "a string or a list of strings")
+    found = published_templates().get(templates, (templates,)) if isinstance(templates, str) else tuple(templates)
     for template in found:
         if not isinstance(template, str) or template.count("{}") != 1:
             raise ValueError(
@@ -98,9 +73,9 @@ def templates_of(templates: str | Sequence[str]) -> tuple[str, ...]:
     return found
 
 
-def texts_of_classes(names: Sequence[str], templates: Sequence[str], averaging: Averaging) -> list[list[str]]:
-    """Returns for each class the texts that stand for it, one a template."""
-    if averaging.canonical:
+def texts_of_classes(names: Sequence[str], templates: Sequence[str], averaging: str) -> list[str]:
+    """Returns the texts that stand for classes: of each one after the other as many as there are templates."""
+    if averaging == "big_vision":
         words = [canonicalized(name, keep=",").split(",")[0].strip() for name in names]
         twins: dict[str, set[str]] = {}
         for name, word in zip(names, words, strict=True):
@@ -113,13 +88,13 @@ def texts_of_classes(names: Sequence[str], templates: Sequence[str], averaging: 
                 )
         names = words
         templates = [canonicalized(template, keep="{}") for template in templates]
-    return [[template.replace("{}", name) for template in templates] for name in names]
+    return [template.replace("{}", name) for name in names for template in templates]
 
 
-def average(embeddings: np.ndarray, averaging: Averaging) -> np.ndarray:
-    """Returns one row `(classes, D)`, float64, for each class of embeddings `(classes, texts, D)`."""
-    mean = unit_vectors(embeddings.astype("float64")).mean(1)
-    return unit_vectors(mean) if averaging.renormalize else mean
+def average(embeddings: np.ndarray, classes: int, averaging: str) -> np.ndarray:
+    """Returns one row `(classes, D)`, float64, for each class of the embeddings of `texts_of_classes`."""
+    mean = unit_vectors(embeddings.astype("float64")).reshape(classes, -1, embeddings.shape[-1]).mean(1)
+    return mean if averaging == "lit" else unit_vectors(mean)
 
 
 Templates = Literal["openai_80", "openai_7", "lit_8", "tcl"] | str | Sequence[str]

@@ -14,13 +14,14 @@ import importlib.util
 import os
 import re
 import string
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from keras_vit._arguments import printable, require_packages, unit_vectors, warn_caller, whole_number
+from keras_vit import _arguments
+from keras_vit._arguments import check_patterns, check_type, printable, require_packages, unit_vectors, whole_number
 from keras_vit._files import expanded_path, weights_folder
 from keras_vit._terminal import ProgressBar
 from keras_vit.checkpoints.files import Sidecars, parse_json
@@ -70,12 +71,8 @@ class Tokenizer:
         Raises TypeError if a text is not a string, ValueError for invalid Unicode, and ImportError if ftfy is missing,
         which cleans the texts of a CLIP.
         """
-        if isinstance(texts, bytes) or not isinstance(texts, Iterable):
-            raise TypeError(f"texts must be a string or a list of strings, but {texts!r:.80} was given.")
-        texts = [texts] if isinstance(texts, str) else list(texts)
+        texts = check_patterns("texts", texts)
         for text in texts:
-            if not isinstance(text, str):
-                raise TypeError(f"texts must be strings, but {type(text).__name__} was given: {text!r:.80}.")
             if any("\ud800" <= letter <= "\udfff" for letter in text):
                 raise ValueError(f"texts must be valid Unicode, but {text!r:.80} has an unpaired surrogate.")
         ids = np.full((len(texts), self.context), self.pad, "int32")
@@ -89,7 +86,7 @@ class Tokenizer:
             row = [*first, *body[:longest], *last]
             ids[i, : len(row)] = row
         if cut:
-            warn_caller(
+            _arguments.warn_caller(
                 f"{len(cut)} of {len(texts)} texts are longer than the {self.context} tokens of this model and were "
                 f"cut, such as {cut[0]!r:.80}. Shorten them."
             )
@@ -106,7 +103,6 @@ def canonicalized(text: str, keep: str = "") -> str:
 
 
 def _spaced(text: str) -> str:
-    """Returns a text with its words one space apart, and none around them."""
     return re.sub(r"\s+", " ", text).strip()
 
 
@@ -137,7 +133,6 @@ TIPS = "tips"  # its rules: big_vision's capitals, no end token, padding 0
 
 
 def _library(name: str) -> Any:
-    """Returns a module of the extra `text`; ImportError, with what to install, where it is missing."""
     require_packages("This tokenizer", (name,), "text")
     return importlib.import_module(name)
 
@@ -185,7 +180,6 @@ def _from_merges(vocabulary: Path) -> Any:
 
 
 def _ids_of(tokenizer: Any) -> Callable[[str], list[int]]:
-    """Returns a function from a text to its ids without special tokens, by a tokenizer of the library `tokenizers`."""
     tokenizer.no_truncation()
     tokenizer.no_padding()
     return lambda text: tokenizer.encode(text, add_special_tokens=False).ids
@@ -218,7 +212,6 @@ def from_json(path: Path, config: TextConfig, kind: str, clean: str | None = Non
     metadata = parse_json(sidecar.read_bytes(), str(sidecar)) if sidecar.is_file() else {}
 
     def id_of(role: str, default: str) -> int:
-        """Returns the id of a special token; ValueError if the vocabulary lacks it."""
         word = metadata.get(role, default)
         word = word.get("content") if isinstance(word, dict) else word
         number = words.token_to_id(word) if isinstance(word, str) else None
@@ -227,33 +220,31 @@ def from_json(path: Path, config: TextConfig, kind: str, clean: str | None = Non
         return number
 
     is_gemma, encode = words.token_to_id("<eos>") is not None, _ids_of(words)
-    lowers = False
     clean_text: Callable[[str], str] = str
+    start, lowers = None, False
+    end_word, pad_word = ("<eos>", "<pad>") if is_gemma else ("</s>", "</s>")
     if kind == "hf_clip":
-        end, pad = id_of("eos_token", "<|endoftext|>"), id_of("pad_token", "<|endoftext|>")
         start = id_of("bos_token", "<|startoftext|>")
+        end_word = pad_word = "<|endoftext|>"
     elif kind == TIPS:  # whose normalizer lowers
-        end, pad, start = None, id_of("pad_token", "<pad>"), None
-    else:
-        end = id_of("eos_token", "<eos>" if is_gemma else "</s>")
-        pad, start = id_of("pad_token", "<pad>" if is_gemma else "</s>"), None
-    if kind in _FLAX:
+        pad_word = "<pad>"
+    elif kind in _FLAX:
         words.encode_special_tokens = True  # a special token written in a text is text there
         clean_text = _FLAX[kind]
     elif kind.startswith("open"):
         clean_text, around = _cleaning(clean or "whitespace"), words.encode("").ids
         start = around[0] if len(around) > 1 else None  # XLM-R's begins texts with a token, as MetaCLIP 2 has it
-    elif kind not in ("hf_clip", TIPS) and is_gemma:
+    elif is_gemma:
         # SigLIP 2 was trained on lower case, which the class that the hub names leaves out.
         lowers, after = True, [] if words.normalizer is None else [words.normalizer]
         words.normalizer = library.normalizers.Sequence([library.normalizers.Lowercase(), *after])
-    elif kind not in ("hf_clip", TIPS):
+    else:
         clean_text = _siglip_cleaned
-    files = [path, path.with_name(MERGES)] if path.name == VOCABULARY else [path]
-    if metadata:
-        files.append(sidecar)
-    if kind == TIPS and path.with_name("tokenizer.model").is_file():  # which its authors read
-        files.append(path.with_name("tokenizer.model"))
+    end, pad = None if kind == TIPS else id_of("eos_token", end_word), id_of("pad_token", pad_word)
+    beside = [MERGES] if path.name == VOCABULARY else []
+    beside += [sidecar.name] if metadata else []
+    beside += ["tokenizer.model"] if kind == TIPS else []  # which its authors read
+    files = [path, *(path.with_name(name) for name in beside if path.with_name(name).is_file())]
     made = Tokenizer(encode, config.context, end, pad, start, clean_text, tuple(files))
     return _checked(made, words.get_vocab_size(), config), lowers
 
@@ -266,14 +257,13 @@ def from_sentencepiece(path: Path, config: TextConfig, kind: str, clean: str | N
         pieces = library.SentencePieceProcessor(model_file=str(path))
     except RuntimeError as error:
         raise ValueError(f"{path} is not a SentencePiece model: {printable(error, 200)}. Download it again.") from error
-    if kind == TIPS:  # no end, and padding with id 0
-        tokenizer = Tokenizer(pieces.encode, config.context, None, 0, clean=_FLAX["big_vision"], files=(path,))
-        return _checked(tokenizer, pieces.get_piece_size(), config)
     is_gemma = pieces.id_to_piece(1) == "<eos>"
-    # The end has the id 1 in all others. Gemma's padding has its own, 0; the others fill up with the end.
+    # The end has the id 1. The padding of Gemma has its own, 0; the others fill up with the end.
     end, pad = 1, 0 if is_gemma else 1
     encode, clean_text = pieces.encode, _FLAX.get(kind, str)
-    if kind.startswith("open"):
+    if kind == TIPS:
+        end, pad, clean_text = None, 0, _FLAX["big_vision"]
+    elif kind.startswith("open"):
         clean_text = _cleaning(clean or "whitespace")
     elif kind not in _FLAX and is_gemma:
         clean_text = str.lower  # SigLIP 2 was trained on lower case
@@ -329,29 +319,21 @@ def find_tokenizer(
     clean = mapping(open_clip, "tokenizer_kwargs").get("clean")
     if given is None and kind.startswith("open") and not open_clip.get("hf_tokenizer_name"):
         return clip_tokenizer(config, kind != "openai", clean), None
-    if given is None:
-        folder = path if path.is_dir() else path.parent
-        found = _tokenizer_file(folder, (path.with_suffix(".model").name, *words))
-        if found is None:
-            return None, "no tokenizer is beside the weights"
-    else:
-        if not isinstance(given, (str, os.PathLike)):
-            raise TypeError(f"tokenizer must be the path of a file or a folder, but {given!r:.80} was given.")
-        found = Path(expanded_path(given))
-        if not (found.is_file() and found.suffix in (".json", ".model")):
-            found = _tokenizer_file(found, words)
-        if found is None:
-            raise FileNotFoundError(f"tokenizer must be a tokenizer.json, a .model or a folder, but is {str(given)!r}.")
+    check_type("tokenizer", given, str | os.PathLike | None, "the path of a file or a folder")
+    folder = (path if path.is_dir() else path.parent) if given is None else Path(expanded_path(given))
+    names = (path.with_suffix(".model").name, *words) if given is None else words
+    found = next((folder / name for name in names if (folder / name).is_file()), None)
+    if folder.is_file() and folder.suffix in (".json", ".model"):
+        found = folder
+    if found is None and given is None:
+        return None, "no tokenizer is beside the weights"
+    if found is None:
+        raise FileNotFoundError(f"tokenizer must be a tokenizer.json, a .model or a folder, but is {str(given)!r}.")
     if found.suffix == ".model":
         return from_sentencepiece(found, config, kind, clean), None
     made, lowers = from_json(found, config, kind, clean)
     note = "texts are converted to lower case as in training, although the tokenizer named in its files does not do it"
     return made, note if lowers else None
-
-
-def _tokenizer_file(folder: Path, names: Sequence[str]) -> Path | None:
-    """Returns the first of some files that a folder has, or None."""
-    return next((folder / name for name in names if (folder / name).is_file()), None)
 
 
 # What models do with texts
@@ -375,7 +357,6 @@ class WithTexts:
         return unit_vectors(np.concatenate(rows).astype("float32"))
 
     def _known_tokenizer(self) -> Tokenizer:
-        """Returns the tokenizer; ValueError where there is none."""
         if self.tokenizer is None:
             raise ValueError(
                 "The model has no tokenizer. Pass load_image_text(..., tokenizer=...), the tokenizer.json or the "
@@ -384,7 +365,6 @@ class WithTexts:
         return self.tokenizer
 
     def _ids(self, texts: str | Sequence[str]) -> np.ndarray:
-        """Returns the token ids of texts, int32 `(texts, context)`."""
         ids = self._known_tokenizer()(texts)
         if not len(ids):
             raise ValueError("texts must have at least one text, but none was given.")

@@ -1,30 +1,29 @@
 """Both towers as files that transformers, open_clip, big_vision and TIPS read: the inverse of `load_image_text`."""
 
+import json
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from keras_vit._arguments import check_choice
+from keras_vit._arguments import check_choice, check_type
 from keras_vit._files import expanded_path
-from keras_vit.checkpoints import LAYOUTS, to_checkpoint
-from keras_vit.checkpoints.accounting import Layout, check_fits_float32, extract
+from keras_vit.checkpoints import LAYOUTS, files, to_checkpoint
+from keras_vit.checkpoints.accounting import check_fits_float32, extract
 from keras_vit.checkpoints.checkpoint import note_of
-from keras_vit.checkpoints.files import check_absent, copy_files, from_elsewhere, write_npz, write_with_sidecars
 from keras_vit.checkpoints.layouts.huggingface import TOWER
 from keras_vit.checkpoints.layouts.jsons import prepared_by, written
-from keras_vit.checkpoints.layouts.pytorch import HEADS, mlp_ratio
-from keras_vit.checkpoints.layouts.text import NAMES, OPEN_CLIP_POOLINGS, Names, text_layout
+from keras_vit.checkpoints.layouts.pytorch import mlp_ratio
+from keras_vit.checkpoints.layouts.text import NAMES, OPEN_CLIP_POOLINGS, Names, plan_of_text, text_layout
+from keras_vit.checkpoints.stored_array import StoredArray
 from keras_vit.checkpoints.writing import warn_of_pictures
-from keras_vit.models import TextConfig
 from keras_vit.text.image_text import ImageText
 from keras_vit.text.open_vocabulary import OpenVocabularyDetector, save_detector
 from keras_vit.text.tokenizers import CLEANINGS
 
-Arrays = Iterator[tuple[str, np.ndarray]]
 # Layouts of TIPS, which have a file for each tower.
 _PAIRS = ("tips", "tips_scenic")
 _LAYOUTS = ("huggingface", "clip", "pe", "big_vision", *_PAIRS)
@@ -32,8 +31,8 @@ _HUB = "vision_encoder."  # before an image tower of TIPS beside its text tower
 # What open_clip passes to timm itself.
 _SAID_BY_OPEN_CLIP = ("img_size", "num_classes", "global_pool")
 _TRUNK = "visual.trunk."  # what stands before an image tower that is timm's
-# What text towers of Meta's are.
-_META = {"causal": True, "pooling": "largest_id", "gelu": "exact", "layer_norm_epsilon": 1e-5, "projection_bias": False}
+# Whether the text projections of classes that read no such setting have a bias.
+_BIASES = {"hf_clip": False, "open_clip": False, "siglip": True}
 _POOLINGS = {ours: theirs for theirs, ours in OPEN_CLIP_POOLINGS.items()}
 # What the names of the image tower's arrays begin with.
 _IMAGE_STARTS = {"huggingface": "", "clip": "visual.", "pe": "visual.", "big_vision": "img/"}
@@ -60,81 +59,83 @@ def save_image_text(
     Raises:
         TypeError, ValueError, OSError: as `to_checkpoint`, for either tower.
     """
+    check_type("both", both, (ImageText, OpenVocabularyDetector), "what load_image_text returns")
     if isinstance(both, OpenVocabularyDetector):
         check_choice("layout", layout, ("huggingface", "scenic"))
         check_fits_float32(both.detector, both.text_encoder)
         save_detector(both, expanded_path(path), layout, overwrite)
         return
-    names, path = _text_names(both, layout), expanded_path(path)
+    check_choice("layout", layout, _LAYOUTS)
+    kind, path = _kind_of_names(both, layout), Path(expanded_path(path))
+    names = NAMES[kind]
     check_fits_float32(both.image_encoder, both.text_encoder)
     if layout in _PAIRS:
-        _write_pair(both, Path(path), layout, names, overwrite)
+        _check_text_tower(both, layout, kind, [], {})
+        _write_pair(both, path, layout, names, overwrite)
         return
-    image_start = _HUB if names is NAMES["tips_hub"] else _IMAGE_STARTS[layout]
+    image_start = _HUB if kind == "tips_hub" else _IMAGE_STARTS[layout]
     if layout == "clip" and both.image_encoder.config.rotary_embedding == "pe":
         image_start = _TRUNK
     images, image_layout = both.image_encoder.config, LAYOUTS["timm" if image_start == _TRUNK else layout]
     # Beside big_vision's text tower, the head of an image tower is a projection to the texts' space.
     alone = images.replace(projection=None, projection_bias=False) if layout == "big_vision" else images
-    note = note_of(alone, image_layout)
-    arrays = dict(_arrays(both, names, image_layout, image_start))
+    note, sidecars = note_of(alone, image_layout), image_layout.sidecars
+    jsons: dict[str, Any] = {}
+    if layout in ("huggingface", "clip"):
+        jsons = (_huggingface if layout == "huggingface" else _open_clip)(both, sidecars(images))
+    arrays = {f"{image_start}{name}": values for name, values in extract(both.image_encoder, image_layout)}
+    _check_text_tower(both, layout, kind, arrays, jsons)
+    arrays |= _text_arrays(both, names)
     if layout == "big_vision":
-        write_npz(path, sorted(arrays.items()), note, overwrite)
+        files.write_npz(path, sorted(arrays.items()), note, overwrite)
         return
     warn_of_pictures(note, layout)
-    folder, sidecars = Path(path), image_layout.sidecars(images)
-    jsons = {"huggingface": lambda: _huggingface(both, sidecars), "clip": lambda: _open_clip(both, sidecars, names)}
-    texts = jsons.get(layout, dict)()
-    weights = folder / ("open_clip_model.safetensors" if layout == "clip" else "model.safetensors")
+    weights = path / ("open_clip_model.safetensors" if layout == "clip" else "model.safetensors")
     copies = () if both.tokenizer is None else both.tokenizer.files
-    write_with_sidecars(weights, sorted(arrays.items()), texts, copies, overwrite, note)
+    files.write_with_sidecars(weights, sorted(arrays.items()), jsons, copies, overwrite, note)
 
 
-def _text_names(both: ImageText, layout: str) -> Names:
-    """Returns the names of the text tower's arrays in a layout."""
-    check_choice("layout", layout, _LAYOUTS)
+def _kind_of_names(both: ImageText, layout: str) -> str:
+    """Returns by which of `NAMES` a layout calls the arrays of a text tower."""
     config = both.text_encoder.config
-    is_tips = config.position_embedding == "sincos" and config.pooling == "mean" and config.pad_id == 0
-    if layout in _PAIRS or (is_tips and layout == "huggingface"):
-        _check_tips(config, layout)
-        return NAMES["tips_hub" if layout == "huggingface" else layout]
-    name = _name_of_names(both, config, layout)
-    if name is None or config.position_embedding != "learned" or config.pad_id is not None:
-        fields = ("causal", "pooling", "position_embedding", "pad_id", "projection", "projection_bias")
-        given = ", ".join(f"{field}={getattr(config, field)!r}" for field in fields)
-        raise ValueError(f"The layout {layout!r} cannot store a text tower with {given}. Save the model as .keras.")
-    return NAMES[name]
-
-
-def _name_of_names(both: ImageText, config: TextConfig, layout: str) -> str | None:
-    """Returns which of `NAMES` belong to a text tower in a layout; None where its code computes something else."""
-    images = both.image_encoder.config
-    if layout == "huggingface" and both.activation == "sigmoid":
-        is_siglip = not config.causal and config.pooling == "last" and config.projection_bias and config.gelu == "tanh"
-        return "siglip" if is_siglip else None
     if layout == "huggingface":
-        reads_end = config.causal and config.pooling in ("largest_id", "end_id")
-        return "hf_clip" if reads_end and config.projection and not config.projection_bias else None
-    if layout == "pe":  # nothing lies beside Meta's file
-        is_metas = {field: getattr(config, field) for field in _META} == _META and both.logit_bias is None
-        return "open_clip" if is_metas and config.heads == max(config.width // 64, 1) else None
+        return "tips_hub" if config.pooling == "mean" else "siglip" if both.activation == "sigmoid" else "hf_clip"
     if layout == "clip":  # open_clip's CLIP, or its CustomTextCLIP for other towers
         is_plain = config.causal and config.pooling == "largest_id" and both.activation == "softmax"
-        is_plain = is_plain and config.projection and not config.projection_bias and images.rotary_embedding != "pe"
-        return ("open_clip" if is_plain else "open_clip_custom") if config.pooling in _POOLINGS else None
-    is_flax = not config.causal and config.gelu == "tanh" and config.layer_norm_epsilon == 1e-6
-    is_flax = is_flax and config.pooling in ("last", "map") and config.projection_bias == bool(config.projection)
-    return "flax" if is_flax and (images.projection_bias or not images.projection) else None
+        is_plain = is_plain and config.projection and not config.projection_bias
+        return "open_clip" if is_plain and both.image_encoder.config.rotary_embedding != "pe" else "open_clip_custom"
+    return {"pe": "open_clip", "big_vision": "flax"}.get(layout, layout)
 
 
-def _arrays(both: ImageText, names: Names, layout: Layout, image_start: str) -> Arrays:
-    """Yields the names and arrays of both towers, those of the image tower with `image_start` before them."""
-    for name, values in extract(both.image_encoder, layout):
-        yield f"{image_start}{name}", values
-    yield from _text_arrays(both, names)
+def _check_text_tower(both: ImageText, layout: str, kind: str, others: Iterable[str], jsons: dict[str, Any]) -> None:
+    """Raises ValueError unless the text tower of a file, beside `others`, is read back as it is."""
+    config, images = both.text_encoder.config, both.image_encoder.config
+    rows = text_layout(NAMES[kind], config.projection_bias).rows(config)
+    shapes = dict.fromkeys(others, ()) | {row.name: row.shape for row in rows}
+    file = {name: StoredArray(name, shape, np.dtype("float32"), _zeros) for name, shape in shapes.items()}
+    beside = {key: json.loads(json.dumps(jsons[name])) for key, name in files.SIDECARS.items() if name in jsons}
+    try:
+        back = plan_of_text(file, files.Sidecars(**beside))[0].stored.to_dict()
+    except ValueError as error:
+        raise ValueError(f"The layout {layout!r} cannot store this text tower. {error} Save as .keras.") from None
+    lost = {field: value for field, value in config.to_dict().items() if back[field] != value}
+    # What the libraries' classes have, whatever a file holds.
+    if config.projection_bias != _BIASES.get(kind, config.projection_bias):
+        lost["projection_bias"] = config.projection_bias
+    if layout == "pe" and both.logit_bias is not None:  # nothing lies beside Meta's file
+        lost["bias"] = both.bias
+    if layout == "big_vision" and images.projection and not images.projection_bias:
+        lost["the image tower's projection_bias"] = False
+    if lost:
+        given = ", ".join(f"{field}={value!r}" for field, value in lost.items())
+        raise ValueError(f"The layout {layout!r} cannot store a text tower with {given}. Save the model as .keras.")
 
 
-def _text_arrays(both: ImageText, names: Names) -> Arrays:
+def _zeros(first: int, size: int) -> np.ndarray:
+    return np.zeros(size, np.uint8)
+
+
+def _text_arrays(both: ImageText, names: Names) -> Iterator[tuple[str, np.ndarray]]:
     """Yields the names and arrays of the text tower, then the temperature and the bias, in the form of a layout."""
     yield from extract(both.text_encoder, text_layout(names, both.text_encoder.config.projection_bias))
     if names.is_tips:
@@ -149,38 +150,21 @@ def _text_arrays(both: ImageText, names: Names) -> Arrays:
 
 
 def _temperature(both: ImageText) -> float:
-    """Returns what cosines are divided by: as the file stored it, unless it has changed; ValueError unless above 0."""
+    """Returns what cosines are divided by: as the file stored it, unless it has changed."""
     stored, log_scale = both.temperature, both.log_scale.numpy()
     # A float32 has fewer logarithms than numbers.
     return stored if stored is not None and np.float32(-math.log(stored)) == log_scale else math.exp(-log_scale)
 
 
-def _check_tips(config: TextConfig, layout: str) -> None:
-    """Raises ValueError unless a code of TIPS computes what a text tower computes."""
-    wanted = {"pooling": "mean", "position_embedding": "sincos", "pad_id": 0, "gelu": "relu"}
-    wanted |= {"projection": None, "causal": False}
-    if layout != "huggingface":  # nothing beside these files says it
-        wanted |= {"context": 64, "layer_norm_epsilon": 1e-5 if layout == "tips" else 1e-6}
-    if layout == "tips":
-        wanted |= {"heads": HEADS.get(config.width, max(config.width // 64, 1))}
-    for field, value in wanted.items():
-        given = getattr(config, field)
-        if given != value:
-            raise ValueError(
-                f"{field} of the text tower must be {value!r} for the layout {layout!r}, but is {given!r}. Save the "
-                "model as .keras."
-            )
-
-
 def _write_pair(both: ImageText, folder: Path, layout: str, names: Names, overwrite: bool) -> None:
     """Writes both towers of a TIPS, and the tokenizer's files, into a folder, which is made where it is missing."""
-    files = [] if both.tokenizer is None else from_elsewhere(both.tokenizer.files, folder)
-    names_of_files = ("tips_vision.npz", "tips_text.npz", *(file.name for file in files))
-    check_absent(*(folder / name for name in names_of_files), overwrite=overwrite)
+    copies = [] if both.tokenizer is None else files.from_elsewhere(both.tokenizer.files, folder)
+    names_of_files = ("tips_vision.npz", "tips_text.npz", *(file.name for file in copies))
+    files.check_absent(*(folder / name for name in names_of_files), overwrite=overwrite)
     arrays = sorted(_text_arrays(both, names))  # before the first file: it may be refused
     to_checkpoint(both.image_encoder, folder / "tips_vision.npz", layout, overwrite)
-    write_npz(folder / "tips_text.npz", arrays, None, overwrite)
-    copy_files(files, folder)
+    files.write_npz(folder / "tips_text.npz", arrays, None, overwrite)
+    files.copy_files(copies, folder)
 
 
 # The classes of transformers with two towers, by `model_type`.
@@ -260,7 +244,7 @@ def _open_clip(both: ImageText, sidecars: dict[str, Any], names: Names) -> dict[
     more = {
         "no_causal_mask": not config.causal,
         "proj_bias": config.projection_bias,
-        "pool_type": None if config.pooling == "largest_id" else _POOLINGS[config.pooling],
+        "pool_type": None if config.pooling == "largest_id" else _POOLINGS.get(config.pooling),
         "eos_id": config.end_id,
         "proj_type": None if config.projection else "none",
         "act_kwargs": {"approximate": "tanh"} if config.gelu == "tanh" else None,

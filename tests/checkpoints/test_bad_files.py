@@ -262,9 +262,9 @@ def test_archives_that_lie(tmp_path, monkeypatch):
     path.write_bytes(whole[:start] + entries + counts)
     with pytest.raises(ValueError, match=r"file.npz .* it unpacks to 800,\d+ bytes, more than 400,\d+"):
         load_all(path)
-    zipped(tmp_path / "other.npz", zipfile.ZIP_BZIP2, **{"a.npy": b""})
-    with pytest.raises(ValueError, match="other.npz .* 'a' has an unknown compression"):
-        load_all(tmp_path / "other.npz")
+    np.save(tmp_path / "a.npy", np.arange(3))
+    zipped(tmp_path / "other.npz", zipfile.ZIP_BZIP2, **{"a.npy": (tmp_path / "a.npy").read_bytes()})
+    assert load_all(tmp_path / "other.npz")["a"].tolist() == [0, 1, 2]
     monkeypatch.setattr(stored_array, "UNPACKED_BYTES", 100_000)
     np.savez_compressed(tmp_path / "bomb.npz", a=np.zeros(50_000, "f4"))
     with pytest.raises(ValueError, match=r"bomb.npz .* unpacks to 200,128 bytes, more than 100,000"):

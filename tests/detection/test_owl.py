@@ -171,7 +171,7 @@ def test_boxes_as_files(loaded, golden, tmp_path):
 def test_names_and_loaders_that_make_no_sense(loaded, golden):
     both = loaded["owl_v1_p16"]
     for names, error in (([], ValueError), (["a", "a"], ValueError), ([" "], ValueError), ([1], TypeError)):
-        with pytest.raises(error, match="class_names must"):
+        with pytest.raises(error, match="class_names (must|cannot)"):
             both.zero_shot_detector(names)
     with pytest.raises(ValueError, match="load_image_text"):
         keras_vit.load(golden("owl_v1_p16").folder)

@@ -79,7 +79,7 @@ FILES = {
     # Numbers that are none.
     "temperature of two": (CLIP, with_arrays({"logit_scale": zeros(2)}), "must be one number from"),
     "temperature nan": (CLIP, with_arrays({"logit_scale": zeros() + np.nan}), "must be one number from"),
-    "bias infinite": (SIGLIP, with_arrays({"logit_bias": zeros(1) - np.inf}), "must be one number from"),
+    "bias infinite": (SIGLIP, with_arrays({"logit_bias": zeros(1) - np.inf}), "must be a finite number"),
     # Towers that are not computed.
     "coca": (OPEN_CLIP, with_arrays({"text_decoder.x": zeros(2)}), "CoCa, whose text tower also writes captions"),
     "bert": (OPEN_CLIP, of_open_clip(hf_model_name="bert-base-uncased"), "hf_model_name=bert-base-uncased"),
@@ -207,8 +207,8 @@ def test_libraries_that_are_not_installed(golden, monkeypatch, package, case):
 @pytest.mark.parametrize(
     "texts, error, words",
     [
-        (None, TypeError, "a string or a list of strings, but None"),
-        ([1], TypeError, "texts must be strings, but int was given: 1"),
+        (None, TypeError, "texts must be a string or several, but None"),
+        ([1], TypeError, r"texts must be a string or several, but \[1\]"),
         (["half \ud800"], ValueError, "unpaired surrogate"),
         ([], ValueError, "texts must have at least one text"),
     ],
@@ -229,10 +229,10 @@ def test_texts_that_are_empty_or_long(golden):
     "names, options, error, words",
     [
         ("cat", {}, TypeError, "list of strings"),
-        (["cat", 3], {}, TypeError, "list of strings"),
-        (["cat"], {}, ValueError, "at least two names"),
+        (["cat", 3], {}, TypeError, "must be strings"),
+        (["cat"], {}, ValueError, "at least 2 names"),
         (["cat", "cat"], {}, ValueError, "more than once"),
-        (["cat", ""], {}, ValueError, "single lines"),
+        (["cat", ""], {}, ValueError, "cannot be the name of a class"),
         (["Cat", "cat, tabby"], {"averaging": "big_vision"}, ValueError, "'Cat', 'cat, tabby' become 'cat'"),
         (["cat", "dog"], {"templates": "a photo"}, ValueError, "one {} for the class name"),
         (["cat", "dog"], {"templates": "openai_81"}, ValueError, "the name of a published list"),

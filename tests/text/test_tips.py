@@ -180,10 +180,10 @@ def test_texts_that_are_not_computed(config, tmp_path, metadata, message):
 @pytest.mark.parametrize(
     ("layout", "texts", "message"),
     [
-        ("tips", {"heads": 2}, "heads of .* but is 2"),
-        ("tips", {"context": 32}, "context of .* but is 32"),
-        ("tips", {"pooling": "last"}, "pooling of .* but is 'last'"),
-        ("tips_scenic", {"layer_norm_epsilon": 1e-5}, "layer_norm_epsilon of .* but is 1e-05"),
+        ("tips", {"heads": 2}, "store a text tower with heads=2"),
+        ("tips", {"context": 32}, "store a text tower with context=32"),
+        ("tips", {"pooling": "last"}, "store a text tower with pooling='last'"),
+        ("tips_scenic", {"layer_norm_epsilon": 1e-5}, "store a text tower with layer_norm_epsilon=1e-05"),
     ],
 )
 def test_towers_that_a_layout_has_no_place_for(tmp_path, layout, texts, message):
