@@ -154,7 +154,7 @@ def _fields(value: Any) -> dict[Any, Any]:
     return {name: value[name] for name in value if type(name) in (str, int)} if isinstance(value, dict) else {}
 
 
-def _direct(value: dict[Any, Any]) -> dict[str, "Tensor"]:
+def _direct(value: Any) -> dict[str, "Tensor"]:
     return {name: inner for name, inner in value.items() if type(name) is str and type(inner) is Tensor}
 
 
