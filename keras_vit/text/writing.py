@@ -221,7 +221,7 @@ def _timms_tower(both: ImageText, sidecars: dict[str, Any]) -> dict[str, Any]:
     return {"model_cfg": model, "preprocess_cfg": prepared_by(config, "resize_mode")}
 
 
-def _open_clip(both: ImageText, sidecars: dict[str, Any], names: Names) -> dict[str, Any]:
+def _open_clip(both: ImageText, sidecars: dict[str, Any]) -> dict[str, Any]:
     """Returns the `open_clip_config.json` for both towers; `sidecars` are the image tower's JSON files."""
     config = both.text_encoder.config
     metadata = dict(
@@ -254,7 +254,7 @@ def _open_clip(both: ImageText, sidecars: dict[str, Any], names: Names) -> dict[
         "tokenizer_kwargs": _cleaning_of(both),
     }
     text |= {key: value for key, value in more.items() if value is not None and value is not False}
-    if names is NAMES["open_clip_custom"]:
+    if _kind_of_names(both, "clip") == "open_clip_custom":
         model["custom_text"] = True
     if both.logit_bias is not None:
         model["init_logit_bias"] = both.bias

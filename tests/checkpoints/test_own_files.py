@@ -124,7 +124,7 @@ def test_the_size_of_the_whole_model_is_known_before_it_is_built(files, kind):
         fields = {**config.to_dict(), "class_names": None, **strange}
         fields = {name: value for name, value in fields.items() if name in config.to_dict()}
         path = changed(folder / f"{kind}.npz", folder / "strange.npz", config=fields)
-        with pytest.raises(ValueError, match=r"bytes of weights|more than 1,000 blocks|at most 262,144 patches"):
+        with pytest.raises(ValueError, match=r"bytes of weights|more than (1,000 blocks|262,144 patches)"):
             keras_vit.load(path)
 
 
