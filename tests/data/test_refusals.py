@@ -118,7 +118,7 @@ REFUSED = [
             ({"resize": "timm"}, ValueError, "resize='timm' needs shuffle=False"),
             ({"resize": "timm", "split": "test", "channels": 4}, ValueError, "needs .* three channels"),
             ({"source": (X[:2], [1, 2]), "target": "number", "holdout": 0.9}, ValueError, "can be held out"),
-            ({"class_names": ["a"], "classes": 2}, ValueError, "each of the 2 classes, but 1 were given"),
+            ({"class_names": ["a"], "classes": 2}, ValueError, "each of the 2 classes, but has 1"),
             ({"class_names": ["a", "a"]}, ValueError, "differ from each other"),
             ({"target": "labels"}, ValueError, "target must be one of"),
             ({"augmentation": MaskAugmentation()}, TypeError, "Augmentation"),
