@@ -10,7 +10,7 @@ from pathlib import Path
 import keras
 import numpy as np
 import pytest
-from keras.src.utils.module_utils import tensorflow
+from keras.src.utils import module_utils  # `tensorflow` itself among a test's names: pytest would import it
 
 from keras_vit import _keras
 from tests.test_architecture import is_private
@@ -49,16 +49,16 @@ def test_every_private_name_has_its_reason():
 
 
 def test_tensorflow_is_missing_where_nobody_has_imported_it(backend, monkeypatch):
-    before = tensorflow.available
+    before = module_utils.tensorflow.available
     with _keras.without_importing_tensorflow():
-        assert tensorflow.available == before  # the program uses it
+        assert module_utils.tensorflow.available == before  # the program uses it
     monkeypatch.delitem(sys.modules, "tensorflow", raising=False)
     with pytest.raises(KeyError), _keras.without_importing_tensorflow():
-        assert tensorflow.available == (backend == "tensorflow" and before)
+        assert module_utils.tensorflow.available == (backend == "tensorflow" and before)
         with ThreadPoolExecutor(1) as others:  # who see what there is
-            assert others.submit(lambda: tensorflow.available).result() == before
+            assert others.submit(lambda: module_utils.tensorflow.available).result() == before
         raise KeyError
-    assert tensorflow.available == before
+    assert module_utils.tensorflow.available == before
 
 
 def draws():
