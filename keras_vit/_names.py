@@ -182,9 +182,8 @@ PACKAGES: dict[str, dict[str, str]] = {
         "keras_vit.training.distribution": (
             "data_parallel layout_map load_sharded model_parallel save_sharded split_weights"
         ),
-        "keras_vit.training.lejepa": "LeJEPA LeJEPALoss",
+        "keras_vit.training.pretraining": "LeJEPA LeJEPALoss",
         "keras_vit.training.loop": "draw_curve",
-        "keras_vit.training.eomt": "mask_probabilities predictions segmentation_step",
         "keras_vit.training.mask_classification": "MaskClassificationLoss match",
         "keras_vit.training.optimizers": (
             "AdamW ContrastiveLoss MomentumSGD Muon SigmoidContrastiveLoss SigmoidLoss SoftmaxLoss WarmupDecay"
@@ -192,7 +191,7 @@ PACKAGES: dict[str, dict[str, str]] = {
         "keras_vit.training.recipes": "Recipe build_loss build_optimizer build_schedule list_recipes recipe",
         "keras_vit.training.tasks": "RunOptions",
         "keras_vit.training.run": "Trained finetune finetune_detection finetune_segmentation pretrain train",
-        "keras_vit.training.segmentation": "MaskLoss",
+        "keras_vit.training.segmentation": "MaskLoss mask_probabilities predictions segmentation_step",
         "keras_vit.training.trainable": "add_lora freeze layer_decay load_adapters save_adapters unfreeze",
     },
 }

@@ -265,6 +265,7 @@ FROM_0 = Number("a number of at least 0", lambda n: 0 <= n < math.inf)
 ABOVE_0 = Number("a number above 0", lambda n: 0 < n < math.inf)
 RATE = Number("a number from 0 to below 1", lambda n: 0 <= n < 1)
 SHARE = UpTo(1)
+INSIDE = Number("a number between 0 and 1", lambda n: 0 < n < 1)
 PART = Number("a number above 0 and at most 1", lambda n: 0 < n <= 1)
 From0 = Annotated[float, FROM_0]
 Above0 = Annotated[float, ABOVE_0]

@@ -7,7 +7,13 @@ from keras_vit.evaluation.accuracy import Mistake as Mistake
 from keras_vit.evaluation.accuracy import batches as batches
 from keras_vit.evaluation.accuracy import evaluate as evaluate
 from keras_vit.evaluation.embedding import EmbeddedImages as EmbeddedImages
+from keras_vit.evaluation.embedding import draw_similar as draw_similar
 from keras_vit.evaluation.embedding import embed as embed
+from keras_vit.evaluation.embedding import find_duplicates as find_duplicates
+from keras_vit.evaluation.embedding import find_similar as find_similar
+from keras_vit.evaluation.embedding import knn as knn
+from keras_vit.evaluation.embedding import near_duplicates as near_duplicates
+from keras_vit.evaluation.embedding import search as search
 from keras_vit.evaluation.few_shot import L2 as L2
 from keras_vit.evaluation.few_shot import L2_SWEEP as L2_SWEEP
 from keras_vit.evaluation.few_shot import SHOTS as SHOTS
@@ -21,12 +27,6 @@ from keras_vit.evaluation.report import draw_confusion as draw_confusion
 from keras_vit.evaluation.report import most_confused as most_confused
 from keras_vit.evaluation.report import write_files as write_files
 from keras_vit.evaluation.report import write_report as write_report
-from keras_vit.evaluation.similarity import draw_similar as draw_similar
-from keras_vit.evaluation.similarity import find_duplicates as find_duplicates
-from keras_vit.evaluation.similarity import find_similar as find_similar
-from keras_vit.evaluation.similarity import knn as knn
-from keras_vit.evaluation.similarity import near_duplicates as near_duplicates
-from keras_vit.evaluation.similarity import search as search
 from keras_vit.evaluation.targets import MultilabelResult as MultilabelResult
 from keras_vit.evaluation.targets import NumberResult as NumberResult
 from keras_vit.evaluation.targets import average_precision as average_precision

@@ -1,7 +1,4 @@
-"""Accuracy: how often a model is right on labelled images, over all and per class, and what it takes for what.
-
-Also how labelled images in any form become batches for a model, and a model's outputs for them.
-"""
+"""Accuracy on labelled images, over all and per class; and how images in any form become batches for a model."""
 
 import contextlib
 import dataclasses
@@ -10,13 +7,13 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import keras
 import numpy as np
 
-from keras_vit._arguments import check_choice, to_numpy, whole_number, whole_numbers
-from keras_vit._options import option, refuse
+from keras_vit._arguments import check_choice, check_type, to_numpy, whole_number, whole_numbers
+from keras_vit._options import INSIDE, option, refuse
 from keras_vit._processes import ALONE, Processes, batch_shares, connect, fill_up, local_model, share
 from keras_vit._terminal import ClassesResult, Column, PlainData, ProgressBar
 from keras_vit.data import ImageStream, match_labels, open_data, pick_split
@@ -200,8 +197,7 @@ def evaluate(
     processes = connect(distribution)  # before anything is computed
     model = as_model(model)
     config = getattr(model, "config", None)
-    if not callable(model):
-        raise TypeError(f"model must be a Keras model or a function, but {type(model).__name__} was given.")
+    check_type("model", model, Callable, "a Keras model or a function")
     if getattr(config, "classes", 0) is None:
         raise ValueError("The model has no head, so it cannot classify. Build it with include_top=True.")
     check_choice("outputs", outputs, (None, "logits", "softmax", "sigmoid"))
@@ -213,8 +209,7 @@ def evaluate(
     check_choice("views", views, (None, "flip", "crops"))
     if target is not None:
         refuse(_OF_TARGETS, given, {"target": target})
-    if not 0 < threshold < 1:
-        raise ValueError(f"threshold must be a probability between 0 and 1, but {threshold!r} was given.")
+    threshold = INSIDE("threshold", threshold)
     mistakes = whole_number("mistakes", mistakes, 0) if processes.count == 1 else 0
     started = time.perf_counter()
     opened = open_batches(
@@ -242,9 +237,7 @@ def evaluate(
         label_outputs, names = _match(config, data_names, count)
         if target == "multilabel":
             if outputs not in ("logits", "sigmoid"):
-                raise ValueError(
-                    f'target="multilabel" needs outputs="logits" or "sigmoid", but the outputs are {outputs!r}.'
-                )
+                raise ValueError(f"target='multilabel' needs 'logits' or 'sigmoid', but the outputs are {outputs!r}.")
             return measure_labels(*all_outputs(rows, processes), outputs, label_outputs, threshold, names, started)
         counts, worst = _Counts(count, top, outputs), []
         for images, scores, labels in computed:
@@ -282,20 +275,15 @@ def _with_outputs(
 
 def _views(images: np.ndarray, views: str | None) -> Iterator[np.ndarray]:
     """Yields batches of one size: the images, or for `"crops"` ten crops; for `"flip"` also mirror images."""
-    cuts = [*_crops(images)] if views == "crops" else [images]
+    cuts = [images]
+    if views == "crops":
+        height, width = images.shape[1:3]
+        rows, columns = max(1, round(CROP * height)), max(1, round(CROP * width))
+        places = [(round(y * (height - rows)), round(x * (width - columns))) for y, x in CROP_PLACES]
+        cuts = [resize_images(images[:, y : y + rows, x : x + columns], (height, width)) for y, x in places]
     yield from cuts
     if views is not None:
-        for view in cuts:
-            yield np.ascontiguousarray(view[:, :, ::-1])
-
-
-def _crops(images: np.ndarray) -> Iterator[np.ndarray]:
-    """Yields crops of `CROP` of the height and width at each of `CROP_PLACES`, resized to the size of the images."""
-    height, width = images.shape[1:3]
-    size = max(1, round(CROP * height)), max(1, round(CROP * width))
-    for above, before in CROP_PLACES:
-        top, left = round(above * (height - size[0])), round(before * (width - size[1]))
-        yield resize_images(images[:, top : top + size[0], left : left + size[1]], (height, width))
+        yield from (np.ascontiguousarray(view[:, :, ::-1]) for view in cuts)
 
 
 def _worst_mistakes(
@@ -353,7 +341,6 @@ class _Counts:
     """What is added up from batch to batch: images, those that are right, losses, the confusion matrix."""
 
     def __init__(self, classes: int, top: Sequence[int], outputs: str | None) -> None:
-        """Sets all sums to 0; for more than `CONFUSION_CLASSES` classes there is no confusion matrix."""
         self.classes, self.outputs, self.examples, self.loss = classes, outputs, 0, 0.0
         self.top = [k for k in top if k <= classes]
         self.images, self.correct = np.zeros((2, classes), "int64")
@@ -385,7 +372,6 @@ class _Counts:
     def result(
         self, processes: Processes, class_names: tuple[str, ...] | None, started: float, mistakes: tuple[Mistake, ...]
     ) -> AccuracyResult:
-        """Returns the `AccuracyResult` of all that was added, in all processes; its time counts from `started`."""
         images, correct, within, loss = map(processes.total, (self.images, self.correct, self.within, self.loss))
         examples = int(images.sum())
         return AccuracyResult(
@@ -437,25 +423,8 @@ def batches(
     """
     known = None if isinstance(data, ImageStream) and target == "class" else target  # a stream has its own
     bar = title if progress else None
-    with open_batches(None, data, "test", batch_size=batch_size, title=bar, target=known) as opened:
-        yield from opened.pairs
-
-
-class OpenedBatches(NamedTuple):
-    """Labelled images for a model, to go through once.
-
-    Attributes:
-        pairs: Images as the model takes them and labels, of which a process's part may be empty.
-        class_names: Names of the classes in the order of the labels, or None.
-        target: `"class"`, `"multilabel"` or `"number"`: what labels are (see `open_data`).
-        image_names: To be called once all are read: returns what they are called, or an empty list where that is not
-            known.
-    """
-
-    pairs: Pairs
-    class_names: list[str] | None
-    target: str
-    image_names: Callable[[], list[str]]
+    with open_batches(None, data, "test", batch_size=batch_size, title=bar, target=known) as (pairs, *_):
+        yield from pairs
 
 
 @contextlib.contextmanager
@@ -472,25 +441,20 @@ def open_batches(
     title: str | None = "images",
     processes: Processes = ALONE,
     target: str | None = None,
-) -> Iterator[OpenedBatches]:
-    """Opens labelled images for a model as `OpenedBatches`, and closes them at the end of the `with` statement."""
+) -> Iterator[tuple[Pairs, list[str] | None, str, Callable[[], list[str]]]]:
+    """Yields batches as a model takes them, names of classes, the target, and a function that names the images then."""
     if isinstance(data, Mapping):
         data = pick_split(data, split)
     config: Any = model.config if isinstance(model, (VisionTransformer, BiT)) else None
-    if isinstance(model, ImageModel) and config is None:
-        raise TypeError(
-            f"model must be a classifier, but {type(model).__name__} was given. For other models, see "
-            "keras_vit.segmentation.evaluate, keras_vit.detection.evaluate and keras_vit.depth.depth_errors."
-        )
+    if isinstance(model, ImageModel):
+        expected = "a classifier (see segmentation.evaluate, detection.evaluate and depth.depth_errors for others)"
+        check_type("model", model, (VisionTransformer, BiT), expected)
     pixels = _are_pixels(data)
     if pixels and preprocess is False:
         raise ValueError("preprocess=False needs preprocessed images, but this data holds pixels. Leave it out.")
     pixels = pixels or bool(preprocess)
     if pixels and config is None and not (model is None and isinstance(data, ImageStream)):
-        raise ValueError(
-            "preprocess=True and image files need a model of keras_vit, which has its preprocessing. Preprocess images "
-            "for other models yourself."
-        )
+        raise ValueError("preprocess=True and image files need a model of keras_vit. Preprocess the images yourself.")
     if not pixels and on_bad_image != "stop":
         raise ValueError(f"on_bad_image={on_bad_image!r} needs pixels, not preprocessed images. Leave it out.")
     options: dict[str, Any] = {
@@ -520,20 +484,21 @@ def open_batches(
         limit = np.inf if pixels or config is None or config.include_preprocessing else SCALED_MOST
 
         def prepared(step: int, images: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-            """Returns this process's part of a batch, as the model takes it."""
-            if images.max(initial=0) > limit:
-                raise ValueError(
-                    f"The images reach {images.max():g}, but the model takes normalised images. For pixels, pass "
-                    "preprocess=True."
-                )
+            most = images.max(initial=0)
+            if most > limit:
+                raise ValueError(f"The images reach {most:g}, so they are not normalised. Pass preprocess=True.")
             if pixels and config is not None and not config.include_preprocessing:
                 images = config.pipeline.normalized(images)
             rows = share(len(labels), processes.shard) if stream.shard != processes.shard else slice(None)
             return images[rows], one_class_each(labels, f"batch {step}", stream.target, stream.classes)[rows]
 
-        yield OpenedBatches(
-            bar.track(stream.map(prepared)), stream.class_names, stream.target, lambda: _image_names(stream)
-        )
+        def image_names() -> list[str]:
+            if stream.name is None or stream.shard[1] > 1:
+                return []
+            left_out = {image.path for image in stream.bad}
+            return [name for name in map(stream.name, range(stream.examples or 0)) if name not in left_out]
+
+        yield bar.track(stream.map(prepared)), stream.class_names, stream.target, image_names
 
 
 def _are_pixels(data: Any) -> bool:
@@ -541,14 +506,6 @@ def _are_pixels(data: Any) -> bool:
     if isinstance(data, tuple) and len(data) == 2 and isinstance(data[0], (tuple, list)):
         return len({np.shape(image) for image in data[0]}) > 1
     return isinstance(data, (str, os.PathLike, ImageStream)) or hasattr(data, "open_examples")
-
-
-def _image_names(stream: ImageStream) -> list[str]:
-    """Returns the names of the images of a stream in order, without those left out as bad."""
-    if stream.name is None or stream.shard[1] > 1:
-        return []
-    left_out = {image.path for image in stream.bad}
-    return [name for name in map(stream.name, range(stream.examples or 0)) if name not in left_out]
 
 
 def one_class_each(labels: Any, where: str, target: str = "class", classes: int | None = None) -> np.ndarray:
@@ -561,10 +518,7 @@ def one_class_each(labels: Any, where: str, target: str = "class", classes: int 
         return checked
     wrong = ((checked == 1).sum(1) != 1) | ((checked == 0).sum(1) != checked.shape[1] - 1)
     if wrong.any():
-        raise ValueError(
-            f"Row {int(np.argmax(wrong))} of the labels of {where} is not one-hot: one 1 among zeros was expected. "
-            "Evaluation needs one class per image, without mixup or label smoothing."
-        )
+        raise ValueError(f"Row {np.argmax(wrong)} of the labels of {where} is not one-hot. Pass labels without mixup.")
     return checked.argmax(1)
 
 
@@ -576,7 +530,6 @@ def predictor(model: Any) -> Callable[[np.ndarray], np.ndarray]:
     model = local_model(model) if isinstance(model, keras.Model) else model
 
     def predict(inputs: np.ndarray) -> np.ndarray:
-        """Returns the row of outputs for each input; ValueError unless there is one finite vector for each."""
         nonlocal length
         count = len(inputs)
         length = max(length, math.ceil(count / shares) * shares)
@@ -589,7 +542,18 @@ def predictor(model: Any) -> Callable[[np.ndarray], np.ndarray]:
         outputs = keras.tree.flatten(found)
         if len(outputs) != 1:
             raise ValueError(f"The model must have one output, but it has {len(outputs)}.")
-        return _checked_rows(to_numpy(outputs[0])[:count], count)
+        rows = to_numpy(outputs[0])[:count]
+        rows = rows if np.issubdtype(rows.dtype, np.floating) else rows.astype("float32")
+        if rows.ndim != 2 or len(rows) != count:
+            raise ValueError(
+                f"The model must return one vector for each image, ({count}, n), but it returned {rows.shape}. A model "
+                "without pooling returns one for each token: build it with pooling='token' or 'avg'."
+            )
+        finite = np.isfinite(rows).all(1)
+        if not finite.all():
+            row = int(np.argmin(finite))
+            raise ValueError(f"The model's output for image {row} of a batch is not finite. Check image and weights.")
+        return rows
 
     return predict
 
@@ -599,17 +563,3 @@ def all_outputs(rows: Pairs, processes: Processes) -> tuple[np.ndarray, np.ndarr
     # `rows` yields `(outputs, labels)` for each batch of this process, one or more.
     outputs, labels = zip(*rows, strict=True)
     return processes.in_order(outputs), processes.in_order(labels)
-
-
-def _checked_rows(rows: np.ndarray, count: int) -> np.ndarray:
-    """Returns outputs of a model as they are, integers as float32."""
-    rows = rows if np.issubdtype(rows.dtype, np.floating) else rows.astype("float32")
-    if rows.ndim != 2 or len(rows) != count:
-        raise ValueError(
-            f"The model must return one vector for each image, ({count}, n), but it returned {rows.shape}. A model "
-            "without pooling returns one for each token: build it with pooling='token' or 'avg'."
-        )
-    if not np.isfinite(rows).all():
-        row = int(np.argmin(np.isfinite(rows).all(1)))
-        raise ValueError(f"The model's output for image {row} of a batch is not finite. Check image and weights.")
-    return rows

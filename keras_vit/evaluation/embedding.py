@@ -1,4 +1,4 @@
-"""Embeddings: the features of many images in one file, in constant memory, and resumable after a kill."""
+"""Embeddings: the features of many images in one file, in constant memory, resumable after a kill; search in them."""
 
 import dataclasses
 import itertools
@@ -21,6 +21,7 @@ from keras_vit._arguments import (
     Source,
     check_choice,
     check_flag,
+    check_type,
     listing,
     printable,
     to_numpy,
@@ -28,11 +29,14 @@ from keras_vit._arguments import (
     whole_number,
 )
 from keras_vit._files import expanded_path, fingerprint, replacing, write_text
-from keras_vit._options import check_shard
+from keras_vit._options import Number, check_shard
+from keras_vit._page import check_sheet_path, html_tiles, small_image, thumbnail, write_page
+from keras_vit._pictures import plot_map
 from keras_vit._processes import ALONE_BY_NAME, batch_shares, connect, cores, fill_up, local_model
-from keras_vit._terminal import ProgressBar
+from keras_vit._terminal import ProgressBar, Table
 from keras_vit.data import image_files
 from keras_vit.models import BiT, VisionTransformer, feature_extractor
+from keras_vit.preprocessing import load_image
 from keras_vit.zoo import as_model
 
 
@@ -166,7 +170,6 @@ def embed(
 
 
 def _stamp(path: Path) -> tuple[int, int]:
-    """Returns size and time of modification of a file, or of a link that leads nowhere; OSError without any."""
     stat = path.stat() if path.exists() else path.lstat()
     return stat.st_size, stat.st_mtime_ns
 
@@ -188,9 +191,8 @@ class _Part:
         except (KeyError, TypeError, ValueError) as error:
             if not overwrite:
                 raise ValueError(
-                    f"{printable(self._state)} is damaged: {printable(error, 99)}. Choose another output, or pass "
-                    "overwrite=True."
-                ) from None
+                    f"{printable(self._state)} is damaged. Choose another output, or pass overwrite=True."
+                ) from error
             old = {"settings": None, "skipped": []}
         if not overwrite:
             _check_same(path.parent, old["settings"], settings, old["skipped"] if stop else [])
@@ -244,7 +246,6 @@ def _read_ahead(
     # Threads read one batch ahead. A file that cannot be read is a ValueError where `stop`, otherwise a warning.
 
     def read(name: str) -> np.ndarray | None:
-        """Returns a prepared image, or None, with a warning, for a file that cannot be read unless `stop`."""
         try:
             return model.preprocess(files[name])[0]
         except (MemoryError, ImportError):  # of no file in particular
@@ -282,9 +283,7 @@ def _features(
         rows = to_numpy(next(iter(outputs.values())))[: len(images)].astype(dtype)
     for name, row in zip(images, rows, strict=True):
         if not np.isfinite(row).all():
-            raise ValueError(
-                f"The features of {printable(name)} are not finite in {dtype}. Check the image, the weights and dtype=."
-            )
+            raise ValueError(f"The features of {printable(name)} are not finite in {dtype}. Check weights and dtype=.")
     return rows
 
 
@@ -298,9 +297,7 @@ def read_embeddings(path: str | os.PathLike[str], *names: str) -> dict[str, Any]
     except (OSError, MemoryError):
         raise
     except Exception as error:  # whatever NumPy and its kin raise for wrong bytes
-        raise ValueError(
-            f"{printable(path)} is damaged, or was not written by evaluation.embed ({printable(error, 200)})."
-        ) from None
+        raise ValueError(f"{printable(path)} is damaged, or was not written by evaluation.embed.") from error
     return found | texts
 
 
@@ -344,9 +341,7 @@ def check_output(output: str | os.PathLike[str]) -> Path:
 def model_with_features(model: Any) -> VisionTransformer | BiT:
     """Returns a model of this package, loaded if it is a name or a path."""
     model = as_model(model)
-    if not isinstance(model, (VisionTransformer, BiT)):
-        kind = type(model).__name__
-        raise TypeError(f"model must be a VisionTransformer, a BiT or what keras_vit.load takes, but {kind} was given.")
+    check_type("model", model, (VisionTransformer, BiT), "a VisionTransformer, a BiT or what keras_vit.load takes")
     if local_model(model) is not model:
         raise ValueError("The model is distributed over several processes. Load it again without keras.distribution.")
     return model
@@ -362,8 +357,7 @@ def _slice(images: int, length: int, shard: tuple[int, int]) -> list[int]:
 def _find(images: Any) -> dict[str, Path]:
     """Returns the files of images by their names, sorted; below a single folder, names are paths in it."""
     alone = isinstance(images, (str, os.PathLike))
-    if not alone and not isinstance(images, Sequence):
-        raise TypeError(f"images must be a folder, or a list of files, but {type(images).__name__} was given.")
+    check_type("images", images, (str, os.PathLike, Sequence), "a folder, or a list of files")
     found: list[tuple[str, Path]] = []
     others: list[str] = []
     for path in map(Path, map(expanded_path, [images] if alone else images)):
@@ -396,3 +390,259 @@ def _shape(extractor: keras.Model, model: VisionTransformer | BiT) -> list[int]:
     images = keras.KerasTensor((1, *model.config.image_size, model.config.channels), "float32")
     (tensor,) = extractor.compute_output_spec(images).values()
     return list(tensor.shape[1:])
+
+
+# Search in the rows, votes of the nearest neighbours, near-duplicates: exact, in NumPy
+
+PathLike = str | os.PathLike[str]
+_CONTENT = ("settings", "origin", "names", "features")  # of a file of `embed`
+ROWS = 4096  # features at a time: few enough to stay in a processor's cache between their norm and their products
+QUERIES = 1024  # at a time: with `ROWS`, 16 MiB of similarities
+_TEMPERATURE = Number("a number of at least 0.002", lambda n: 0.002 <= n < math.inf)  # with lower ones votes overflow
+_COSINE = Number("a cosine similarity above -1 and at most 1", lambda n: -1 < n <= 1)
+
+
+def search(features: np.ndarray, queries: np.ndarray, k: int = 10) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the features most similar to each query by cosine, best first; of equal ones the lowest rows.
+
+    The search is exact and runs in blocks: it takes about 50 MB beside its arguments. Two arrays `(queries, k)`, or
+    `(k,)` for one query, are returned: rows of `features`, int64, and cosine similarities, float32.
+
+    Args:
+        features: `(n, length)`, such as the `features` in a file of `embed`; any float dtype, also a memory map.
+        queries: `(queries, length)`, or `(length,)` for one.
+        k: Number of features to find for each query, at most n.
+
+    Raises:
+        ValueError: if the lengths differ, a row has no direction (zero, infinite or NaN), or k is out of range.
+
+    Examples:
+        >>> rows, similarities = evaluation.search(np.eye(4), np.array([1.0, 0.5, 0.0, 0.0]), k=2)
+        >>> rows, similarities.round(2)
+        (array([0, 1]), array([0.89, 0.45], dtype=float32))
+    """
+    features, queries = _rows("features", features), to_numpy(queries)
+    one = queries.ndim == 1
+    queries = _rows("queries", queries[None] if one else queries, features.shape[1])
+    if whole_number("k", k, 1) > len(features):
+        raise ValueError(f"k must be at most the number of features, {len(features)}, but {k} was given.")
+    indices, similarities = np.empty((len(queries), k), "int64"), np.empty((len(queries), k), "float32")
+    for start, units in _blocks("queries", queries, QUERIES):
+        best, found = np.empty((len(units), 0), "float32"), np.empty((len(units), 0), "int64")
+        for first, others in _blocks("features", features, ROWS):
+            numbers = np.broadcast_to(np.arange(first, first + len(others)), (len(units), len(others)))
+            best = np.concatenate([best, _cosines(units, others)], axis=1)
+            found = np.concatenate([found, numbers], axis=1)
+            if best.shape[1] > k:
+                chosen = _largest(best, k)
+                best, found = best[chosen].reshape(-1, k), found[chosen].reshape(-1, k)
+        order = np.lexsort((found, -best), axis=1)
+        part = slice(start, start + len(units))
+        indices[part] = np.take_along_axis(found, order, 1)
+        similarities[part] = np.clip(np.take_along_axis(best, order, 1), -1, 1)
+    return (indices[0], similarities[0]) if one else (indices, similarities)
+
+
+def _cosines(units: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """The products of all rows of two arrays, `(units, others)`, the same for equal rows wherever they stand."""
+    # Rows have length 1, so that these are cosines.
+    # Libraries add up the last few columns of a product in another order: there equal rows would differ.
+    padding = np.zeros((-len(others) % 64, others.shape[1]), "float32")
+    return (units @ np.concatenate([others, padding]).T)[:, : len(others)]
+
+
+def _largest(values: np.ndarray, k: int) -> np.ndarray:
+    """Returns which values are the k largest of their row, as booleans of the same shape; of equal ones the first."""
+    least = -np.partition(-values, k - 1, axis=1)[:, k - 1 : k]
+    more, equal = values > least, values == least
+    missing = k - more.sum(axis=1, keepdims=True)  # places for values that are equal to the last one
+    return more | (equal & (equal.cumsum(axis=1, dtype="int32") <= missing))
+
+
+def knn(
+    features: np.ndarray,
+    labels: np.ndarray,
+    queries: np.ndarray,
+    k: int = 20,
+    temperature: float = 0.07,
+    classes: int | None = None,
+) -> np.ndarray:
+    """Returns votes of the k nearest neighbours, float64 `(queries, classes)`, as DINO's `eval_knn.py` counts them.
+
+    The class with most votes is predicted. A neighbour of cosine similarity s has a vote of `exp(s / temperature)`.
+
+    Args:
+        features: Features of known classes, `(n, length)`.
+        labels: Class of each feature, integers `(n,)` from 0.
+        queries: Features to classify, `(queries, length)`.
+        k: Number of neighbours that vote; DINO uses 10, 20, 100 and 200.
+        temperature: Lower values, from 0.002, give more weight to the nearest features.
+        classes: Number of classes; None: the largest label plus one.
+
+    ValueError as in `search`, or if an argument is invalid.
+    """
+    labels, features = to_numpy(labels), to_numpy(features)
+    if labels.shape != features.shape[:1] or labels.dtype.kind not in "iu" or labels.min(initial=0) < 0:
+        found = f"{labels.dtype} {labels.shape}"
+        raise ValueError(f"labels must be {len(features)} integers of at least 0, but {found} was given.")
+    most = int(labels.max(initial=-1)) + 1
+    classes = most if classes is None else whole_number("classes", classes, most)
+    temperature = _TEMPERATURE("temperature", temperature)
+    indices, similarities = search(features, queries, k)
+    votes = np.zeros((*indices.shape[:-1], classes))
+    weights = np.exp(similarities / np.float64(temperature))
+    np.add.at(votes, (*np.indices(indices.shape)[:-1], labels[indices]), weights)
+    return votes
+
+
+def near_duplicates(features: np.ndarray, threshold: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
+    """Returns pairs of rows whose cosine similarity reaches the threshold, such as copies of a photo, best first.
+
+    They are int64 `(pairs, 2)`, rows of `features` `(n, length)`, the lower one first; and float32 `(pairs,)`, their
+    similarities. `threshold` is lowered by a margin for rounding in float32: 4 times the square root of the length,
+    times 2**-24. 1.0 finds equal rows. ValueError as in `search`, or if it is not in (-1, 1].
+
+    Examples:
+        >>> evaluation.near_duplicates(np.array([[1.0, 0.0], [0.0, 1.0], [2.0, 0.1]]))[0]
+        array([[0, 2]])
+    """
+    threshold = _COSINE("threshold", threshold)
+    features = _rows("features", features)
+    pairs, similarities = [np.empty((0, 2), "int64")], [np.empty(0, "float32")]
+    least = np.float32(threshold - 4 * features.shape[1] ** 0.5 * 2**-24)
+    for start, units in _blocks("features", features, QUERIES):
+        for first, others in _blocks("features", features[start:], ROWS):
+            products = units @ others.T
+            rows, columns = np.nonzero(products >= least)
+            later = columns + first > rows
+            pairs.append(np.stack([rows, columns + first], axis=1)[later] + start)
+            similarities.append(products[rows[later], columns[later]])
+    found, values = np.concatenate(pairs), np.clip(np.concatenate(similarities), -1, 1)
+    order = np.lexsort((found[:, 1], found[:, 0], -values))
+    return found[order], values[order]
+
+
+def _rows(name: str, values: Any, length: int | None = None) -> np.ndarray:
+    values = to_numpy(values)
+    if values.ndim != 2 or 0 in values.shape or values.dtype.kind not in "fiu" or length not in (None, values.shape[1]):
+        expected = "length" if length is None else length
+        raise ValueError(f"{name} must be numbers (rows, {expected}), but {values.dtype} {values.shape} was given.")
+    return values
+
+
+def _blocks(name: str, values: np.ndarray, size: int) -> Iterator[tuple[int, np.ndarray]]:
+    """Yields blocks of at most `size` rows: the number of the first one, and the rows as float32 of length 1."""
+    for start in range(0, len(values), size):
+        block = np.asarray(values[start : start + size], "float32")
+        norms = np.sqrt(np.einsum("ij,ij->i", block, block))[:, None]
+        wrong = np.flatnonzero(~np.isfinite(norms) | (norms == 0))
+        if len(wrong):
+            norm = norms[wrong[0], 0]
+            raise ValueError(f"Row {start + wrong[0]} of {name} has no direction: its norm is {norm}. Remove the row.")
+        yield start, block / norms
+
+
+def find_similar(
+    image: Any,
+    features: PathLike,
+    *,
+    query: Any = None,
+    k: int = 12,
+    model: VisionTransformer | BiT | Source | None = None,
+    folder: PathLike | None = None,
+) -> Table:
+    """Returns the images of an `embed` file whose features are most similar to a query, by cosine, best first.
+
+    The rows have `image` (a path) and `similarity`, and print as a table.
+
+    Args:
+        image: The image to compare with, such as a path (see `model.preprocess`); None if `query` is given.
+        features: The `.npz` file.
+        query: Features to compare with, `(D,)`, such as `both.embed_texts("a red car")[0]` for a file with embeddings
+            of the image tower of `both` (see `keras_vit.load_image_text`).
+        k: Number of images; all if there are fewer.
+        model: The model that the file was made with, or what `keras_vit.load` takes; None: from the origin in the file.
+        folder: Where the images are. None: the folder that was embedded.
+
+    Raises:
+        OSError, ImportError: if a file is missing, cannot be read or fetched (DownloadError), or Pillow is missing.
+        TypeError, ValueError: if an argument or the file is invalid, the file is of another model, or not exactly one
+            of `image` and `query` is given.
+
+    Examples:
+        >>> features = evaluation.embed("glyphs", "photos/train", "train.npz", progress=False).path
+        >>> evaluation.find_similar("photos/train/cat/1.jpg", features, k=1)[0]["image"]
+        'photos/train/cat/1.jpg'
+    """
+    if (image is None) == (query is None):
+        raise ValueError("Exactly one of image and query must be given. Pass None for the other.")
+    file = read_embeddings(features, *_CONTENT)
+    vectors, paths = _features_and_paths(file, folder)
+    source = file["origin"]["model"] if model is None else model
+    if source is not None and (model is not None or query is None):
+        model = model_with_features(source)
+        if model_fingerprint(model) != file["settings"]["model"]:
+            raise ValueError(f"{printable(features)} was made with another model than {printable(source)}. Pass that.")
+    if query is None:
+        if model is None:
+            raise ValueError(f"{printable(features)} does not name its model. Pass model=.")
+        found = feature_extractor(model, [file["settings"]["features"]])(model.preprocess(image))
+        query = next(iter(found.values()))
+    query = to_numpy(query).reshape(-1)
+    if len(query) != vectors.shape[1]:
+        raise ValueError(f"query must have {vectors.shape[1]} numbers, as features in the file, but has {len(query)}.")
+    rows, similarities = search(vectors, query, min(whole_number("k", k, 1), len(vectors)))
+    pairs = zip(rows, similarities.tolist(), strict=True)
+    return Table({"image": paths[row], "similarity": round(similarity, 4)} for row, similarity in pairs)
+
+
+def find_duplicates(features: PathLike, threshold: float = 0.95, *, folder: PathLike | None = None) -> Table:
+    """Returns pairs of images in an `embed` file that are almost the same: rows with `image`, `like` and `similarity`.
+
+    The most similar pair comes first. `draw_similar` draws them. `features`, `folder` and errors are as in
+    `find_similar`, `threshold` as in `near_duplicates`.
+    """
+    vectors, paths = _features_and_paths(read_embeddings(features, *_CONTENT), folder)
+    pairs, similarities = near_duplicates(vectors, threshold)
+    return Table(
+        {"image": paths[first], "like": paths[second], "similarity": round(similarity, 4)}
+        for (first, second), similarity in zip(pairs, similarities.tolist(), strict=True)
+    )
+
+
+def draw_similar(rows: Table, path: PathLike, title: str = "Similar images", image: PathLike | None = None) -> None:
+    """Draws the images of `find_similar` or `find_duplicates` as a contact sheet, at most 200 of their `rows`.
+
+    The sheet with this `title` is written to `path` (`.html`, `.png`, `.svg` or `.pdf`). The query `image` is shown
+    first.
+
+    Raises:
+        ImportError, OSError: if Pillow or matplotlib is missing; if an image cannot be opened or the file not written.
+        ValueError: if there are no rows, the path has another suffix, or an image cannot be decoded.
+
+    Examples:
+        >>> features = evaluation.embed("glyphs", "photos/train", "train.npz", progress=False).path
+        >>> evaluation.draw_similar(evaluation.find_duplicates(features, threshold=0.5), "similar.html")
+    """
+    if not rows:
+        raise ValueError("rows must have images to draw, but there are none.")
+    check_sheet_path(path)
+    files: list[tuple[str, PathLike]] = [] if image is None else [("searched for", image)]
+    for row in rows[:200]:
+        files.append((f"{row['similarity']:.3f}  {Path(row['image']).name}", row["image"]))
+        if "like" in row:
+            files.append((f"and  {Path(row['like']).name}", row["like"]))
+    # Images become small as they are read: 200 photos as they are would fill the memory.
+    tiles = [(words, small_image(load_image(file))) for words, file in files]
+    if Path(path).suffix.lower() in (".html", ".htm"):
+        write_page(path, title, [html_tiles((thumbnail(one), words) for words, one in tiles)])
+    else:
+        plot_map(tiles, path, title=title, columns=6, side=2, gap=0.15)
+
+
+def _features_and_paths(file: dict[str, Any], folder: PathLike | None) -> tuple[np.ndarray, list[str]]:
+    """Returns features as rows `(n, length)`, and the paths of their images."""
+    home = file["origin"]["images"] if folder is None else folder
+    paths = [os.fspath(Path(home or "", name)) for name in file["names"].tolist()]
+    features = file["features"]
+    return features.reshape(len(paths), math.prod(features.shape[1:])), paths  # -1 would not do for no images

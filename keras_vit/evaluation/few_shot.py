@@ -8,17 +8,18 @@ import dataclasses
 import math
 import numbers
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from keras_vit._arguments import whole_numbers
+from keras_vit._arguments import check_type, whole_number, whole_numbers
+from keras_vit._options import ABOVE_0, PerChannel, as_python
 from keras_vit._processes import ALONE, ALONE_BY_NAME, Processes, connect
 from keras_vit._terminal import Column, Table, TableResult, make_table
 from keras_vit.data import has_test_split, match_labels
 from keras_vit.evaluation.accuracy import AccuracyResult, all_outputs, evaluate, open_batches, predictor
-from keras_vit.evaluation.similarity import knn
+from keras_vit.evaluation.embedding import knn
 from keras_vit.models import BiT, VisionTransformer, feature_extractor
 from keras_vit.zoo import as_model
 
@@ -248,14 +249,20 @@ def few_shot(
     """
     shots = whole_numbers("shots", shots, 1)
     seeds = whole_numbers("seeds", range(seeds) if isinstance(seeds, numbers.Integral) else seeds, 0)
-    strengths = (float(l2),) if np.isscalar(l2) else tuple(map(float, l2))
-    if not strengths or not all(0 < strength < np.inf for strength in strengths):
-        raise ValueError(f"l2 must be one or more positive numbers, but {l2!r} was given.")
+    strengths = PerChannel(ABOVE_0)("l2", as_python(l2))
+    strengths = tuple(map(float, strengths if isinstance(strengths, tuple) else (strengths,)))
     options = {"preprocess": preprocess, "batch_size": batch_size, "on_bad_image": on_bad_image, "progress": progress}
     known, unseen = _features_of_both(model, train, test, distribution, **options)
     x_train, y_train, x_test, y_test = known.features, known.labels, unseen.features, unseen.labels
     classes = int(y_train.max()) + 1
-    _check_classes(y_train, y_test, classes, max(shots))
+    counts = np.bincount(y_train)
+    if classes < 2:
+        raise ValueError("The data has only one class, but a classifier needs at least two.")
+    if y_test.max() >= classes:
+        raise ValueError(f"test must have labels from 0 to {classes - 1}, as train, but one is {y_test.max()}.")
+    if counts.min() < max(shots):
+        need = f"{max(shots)} shots need {max(shots)} training images of each class"
+        raise ValueError(f"{need}, but class {counts.argmin()} has {counts.min()}. Pass fewer shots.")
     accuracy = np.empty((len(shots), len(strengths), len(seeds)))
     held_out = np.empty_like(accuracy) if len(strengths) > 1 else None
     for k, seed in enumerate(seeds):
@@ -268,10 +275,7 @@ def few_shot(
             if held_out is not None:
                 rest = np.concatenate([indices[count:] for indices in shuffled])
                 if not len(rest):
-                    raise ValueError(
-                        f"{count} shots leave no training images to choose between several l2. Pass one l2, or fewer "
-                        "shots."
-                    )
+                    raise ValueError(f"{count} shots leave no training images to choose between several l2. Pass one.")
                 rest = rest[:: math.ceil(len(rest) / HELD_OUT)]
                 scores = probe.scores(x_train[rest], strengths)
                 held_out[i, :, k] = [np.mean(one.argmax(1) == y_train[rest]) for one in scores]
@@ -305,9 +309,9 @@ def knn_accuracy(
     known, unseen = _features_of_both(model, train, test, distribution, **options)
     names = known.class_names
     classes = max(int(known.labels.max()) + 1, len(names or ()))
-    k = min(k, len(known.features))
+    k = min(whole_number("k", k, 1), len(known.features))
     votes = knn(known.features, known.labels, unseen.features, k, temperature, classes)
-    found = evaluate(_as_they_are, (votes, unseen.labels), top=top, distribution=ALONE_BY_NAME, progress=False)
+    found = evaluate(np.asarray, (votes, unseen.labels), top=top, distribution=ALONE_BY_NAME, progress=False)
     return dataclasses.replace(found, class_names=None if names is None else tuple(names))  # in the order of the votes
 
 
@@ -333,11 +337,6 @@ def extract_features(
     options: dict[str, Any] = {"preprocess": preprocess, "batch_size": batch_size, "on_bad_image": on_bad_image}
     found = _features(as_model(model), data, split, title=title, **options)
     return found.features, found.labels
-
-
-def _as_they_are(features: np.ndarray) -> np.ndarray:
-    """Returns the features: a model that computes nothing."""
-    return features
 
 
 @dataclasses.dataclass(frozen=True)
@@ -373,9 +372,8 @@ def _features_of_both(
 
 def _features(model: Any, data: Any, split: str, processes: Processes = ALONE, **options: Any) -> _Features:
     """Returns the features of a split; of a model of this package its `pre_logits`, with None the data itself."""
-    if model is not None and not callable(model):
-        raise TypeError(f"model must be a Keras model, a function or None, but {type(model).__name__} was given.")
-    extractor = _as_they_are if model is None else model
+    check_type("model", model, (Callable, type(None)), "a Keras model, a function or None")
+    extractor = np.asarray if model is None else model
     if isinstance(model, (VisionTransformer, BiT)):
         extractor = feature_extractor(model, ["pre_logits"])
     opened = open_batches(model, data, split, processes=processes, **options)
@@ -385,17 +383,3 @@ def _features(model: Any, data: Any, split: str, processes: Processes = ALONE, *
         predict = predictor(extractor)
         features, labels = all_outputs(((predict(images), labels) for images, labels in pairs), processes)
         return _Features(features, labels, names)
-
-
-def _check_classes(y_train: np.ndarray, y_test: np.ndarray, classes: int, shots: int) -> None:
-    """Raises ValueError unless there are two classes or more, with enough training images, and no others in test."""
-    if classes < 2:
-        raise ValueError("The data has only one class, but a classifier needs at least two.")
-    if y_test.max() >= classes:
-        raise ValueError(f"test must have labels from 0 to {classes - 1}, as train, but one is {y_test.max()}.")
-    counts = np.bincount(y_train, minlength=classes)
-    if counts.min() < shots:
-        raise ValueError(
-            f"{shots} shots need {shots} training images of each class, but class {counts.argmin()} has "
-            f"{counts.min()}. Add images, or pass fewer shots."
-        )

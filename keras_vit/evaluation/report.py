@@ -185,7 +185,6 @@ def write_report(result: TableResult, path: str | os.PathLike[str], title: str =
 
 
 def _words(mistake: Mistake, names: Sequence[str]) -> str:
-    """Returns the classes and the file of a mistake as a line of text."""
     name = f"image {mistake.number}" if mistake.name is None else mistake.name
     if len(name) > PATH_SHOWN:
         name = f"…{name[1 - PATH_SHOWN :]}"  # a path's end tells which file it is

@@ -84,12 +84,9 @@ def _curves(scores: np.ndarray, labels: np.ndarray) -> Iterator[tuple[np.ndarray
 
 
 def _pair(name: str, values: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Returns values and labels as float64 `(n, classes)`."""
     values, labels = to_numpy(values).astype("float64"), to_numpy(labels).astype("float64")
     if values.ndim != 2 or values.shape != labels.shape or not len(values):
-        raise ValueError(
-            f"{name} and labels must both be (n, classes), n at least 1, but have {values.shape} and {labels.shape}."
-        )
+        raise ValueError(f"{name} and labels must both be (n, classes), n > 0, not {values.shape} and {labels.shape}.")
     if not np.isin(labels, (0, 1)).all() or not np.isfinite(values).all():
         raise ValueError(f"labels must be 0 or 1, and {name} must be finite, but they have other values.")
     return values, labels
@@ -209,9 +206,7 @@ def measure_labels(
         columns, labels = labels, np.zeros((len(labels), scores.shape[1]), "float32")
         labels[:, label_outputs] = columns
     if labels.shape != scores.shape:
-        raise ValueError(
-            f"Labels must have {scores.shape[1]} columns, one for each output of the model, but have {labels.shape[1]}."
-        )
+        raise ValueError(f"Labels must have {scores.shape[1]} columns, one an output, but have {labels.shape[1]}.")
     scores, labels = scores.astype("float64"), labels.astype("float64")
     if outputs == "logits":
         losses = np.logaddexp(0, scores) - scores * labels
@@ -251,6 +246,5 @@ def measure_regression(outputs: np.ndarray, labels: np.ndarray, started: float) 
 
 
 def _mean(values: np.ndarray) -> float:
-    """Returns the mean of the values that are not NaN; NaN if all are."""
     defined = values[~np.isnan(values)]
     return float(defined.mean()) if len(defined) else float("nan")

@@ -26,11 +26,6 @@ if TYPE_CHECKING:
     from keras_vit.training.distribution import model_parallel as model_parallel
     from keras_vit.training.distribution import save_sharded as save_sharded
     from keras_vit.training.distribution import split_weights as split_weights
-    from keras_vit.training.eomt import mask_probabilities as mask_probabilities
-    from keras_vit.training.eomt import predictions as predictions
-    from keras_vit.training.eomt import segmentation_step as segmentation_step
-    from keras_vit.training.lejepa import LeJEPA as LeJEPA
-    from keras_vit.training.lejepa import LeJEPALoss as LeJEPALoss
     from keras_vit.training.loop import draw_curve as draw_curve
     from keras_vit.training.mask_classification import MaskClassificationLoss as MaskClassificationLoss
     from keras_vit.training.mask_classification import match as match
@@ -42,6 +37,8 @@ if TYPE_CHECKING:
     from keras_vit.training.optimizers import SigmoidLoss as SigmoidLoss
     from keras_vit.training.optimizers import SoftmaxLoss as SoftmaxLoss
     from keras_vit.training.optimizers import WarmupDecay as WarmupDecay
+    from keras_vit.training.pretraining import LeJEPA as LeJEPA
+    from keras_vit.training.pretraining import LeJEPALoss as LeJEPALoss
     from keras_vit.training.recipes import Recipe as Recipe
     from keras_vit.training.recipes import build_loss as build_loss
     from keras_vit.training.recipes import build_optimizer as build_optimizer
@@ -55,6 +52,9 @@ if TYPE_CHECKING:
     from keras_vit.training.run import pretrain as pretrain
     from keras_vit.training.run import train as train
     from keras_vit.training.segmentation import MaskLoss as MaskLoss
+    from keras_vit.training.segmentation import mask_probabilities as mask_probabilities
+    from keras_vit.training.segmentation import predictions as predictions
+    from keras_vit.training.segmentation import segmentation_step as segmentation_step
     from keras_vit.training.tasks import RunOptions as RunOptions
     from keras_vit.training.trainable import add_lora as add_lora
     from keras_vit.training.trainable import freeze as freeze

@@ -12,7 +12,7 @@ import numpy as np
 from keras import ops
 
 from keras_vit import models
-from keras_vit._arguments import check_choice, pair, require_packages, to_numpy, unit_vectors
+from keras_vit._arguments import check_choice, check_type, pair, require_packages, to_numpy, unit_vectors
 from keras_vit._options import FROM_0, SHARE
 from keras_vit._pictures import plot_map, safe_colours
 from keras_vit.data import BoxAugmentation, ImageStream, open_boxes
@@ -60,20 +60,15 @@ class BoxDetection(tasks.Task):
                 raise ValueError("An OWL finds classes by their names, but the data has none: pass class_names=.")
             owl, model = model, model.zero_shot_detector(boxes.class_names, progress=False)
         elif self.text_rate is not None:
-            raise ValueError(
-                f"text_rate={self.text_rate!r} trains the text tower of an OWL, as load_image_text returns it, but a "
-                f"{type(model).__name__} was given. Leave it out."
-            )
+            found = type(model).__name__
+            raise ValueError(f"text_rate={self.text_rate} trains the text tower of an OWL, not {found}: leave it out.")
         if isinstance(model, models.Detector):
             names, own, changed = model.config.class_names, model.config.pictures, recipe.augmentation
             if None not in (names, boxes.class_names) and {*boxes.class_names} <= {*names}:
                 boxes = boxes.in_order(names)
             if isinstance(changed, BoxAugmentation) and changed.pictures != own:
                 if "pictures" in changed.given:
-                    raise ValueError(
-                        f"pictures={changed.pictures!r} of the augmentation differs from the model's {own!r}. Leave it "
-                        "out, or use model.with_config(pictures=...)."
-                    )
+                    raise ValueError(f"pictures={changed.pictures!r} must be the model's {own!r}. Leave it out.")
                 recipe = recipe.adapted(augmentation=changed.adapted(pictures=own))
         if not given.is_share:
             given = given.changed(validation=open_boxes(given.validation).in_order(boxes.class_names))
@@ -97,7 +92,7 @@ class BoxDetection(tasks.Task):
             model = models.Detector(config, name=source.name, dtype=source.dtype_policy)
             copy_state(source, model, () if same else {"head/queries"})
             return model
-        tasks.require_backbone(source, "a Detector")
+        check_type("model", source, models.VisionTransformer, "a VisionTransformer or a Detector")
         backbone = tasks.bare_backbone(source, **size, drop_path=recipe.drop_path)
         config = models.DetectorConfig(
             backbone=backbone.config,
@@ -129,12 +124,11 @@ class BoxDetection(tasks.Task):
             return inputs, pad_boxes(scaled, model.config.classes, tasks.PADDED_TO)
 
         if self.text_rate is not None:
-            return TrainedByWords(run, self.text_rate), None, None, batch
+            return TrainedByWords(run, self.text_rate), None, [], batch
         trained = tasks.ComputesLoss(model, lambda inputs, training: model(inputs, training=training), DetectionLoss())
-        return trained, None, None, batch
+        return trained, None, [], batch
 
     def measure(self, run: tasks.Run) -> "MeasuredBoxes":
-        """Returns what measures the model on whole pictures."""
         return MeasuredBoxes(run.model, run.tests, run.sharing)
 
     def finish(self, run: tasks.Run, trained: Any, folder: Path | None) -> OpenVocabularyDetector | None:
@@ -173,7 +167,6 @@ class TrainedByWords(tasks.ComputesLoss):
         self.text_encoder.set_weights(owl.text_encoder.get_weights())
 
     def compile(self, optimizer: Any, *args: Any, **kwargs: Any) -> None:
-        """Compiles it with the rate of the text tower."""
         optimizer.rate_multipliers = {f"{TEXT}/*": self.rate, **optimizer.rate_multipliers}
         super().compile(optimizer, *args, **kwargs)
 
@@ -201,7 +194,6 @@ class MeasuredBoxes(tasks.Measured):
         return {"ap": np.nan_to_num(result.ap), "ap50": np.nan_to_num(result.ap50)}  # NaN without any box
 
     def draw(self, path: Path) -> None:
-        """Writes a picture file: the first pictures with their boxes, and below them what the model finds."""
         colours = [*itertools.islice(safe_colours(), self.model.config.classes)]
         rows: tuple[list[Any], list[Any]] = ([], [])
         for picture, target in itertools.islice(self.pairs, tasks.SHOWN):
@@ -237,13 +229,9 @@ def pad_boxes(targets: Targets, classes: int, multiple: int = 1) -> dict[str, np
                 f"{labels.shape}."
             )
         if not hot and len(labels) and not ((labels % 1 == 0).all() and 0 <= labels.min() <= labels.max() < classes):
-            raise ValueError(
-                f"labels of targets must be integers from 0 to {classes - 1}, but {labels.tolist()} was given."
-            )
+            raise ValueError(f"labels must be integers from 0 to {classes - 1}, but {labels.tolist()} was given.")
         if not np.isfinite(boxes).all() or (boxes < 0).any():
-            raise ValueError(
-                f"boxes of targets must be finite, with sizes of at least 0, but {boxes.tolist()} was given."
-            )
+            raise ValueError(f"boxes must be finite, with sizes of at least 0, but {boxes.tolist()} was given.")
         rows["boxes"].append(boxes.astype("float32"))
         rows["labels"].append((labels if hot else np.eye(classes)[labels.astype(int)]).astype("float32"))
     padded = {name: filled_up(of, multiple) for name, of in rows.items()}

@@ -7,7 +7,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit._arguments import check_choice, listing
+from keras_vit._arguments import check_choice, check_type, listing
 from keras_vit._options import ABOVE_0, RATE
 from keras_vit.models import ImageModel
 from keras_vit.training.optimizers import SoftmaxLoss
@@ -117,8 +117,7 @@ def distillation(teacher: keras.Model, kind: str = "hard", alpha: float = 0.5, t
         >>> task = training.distillation(teacher, "soft", temperature=3.0)
         >>> done = training.finetune(small, (pixels, labels), recipe, task=task, verbose=False)
     """
-    if not isinstance(teacher, keras.Model):
-        raise TypeError(f"teacher must be a Keras model, such as load(...) returns, but {teacher!r} was given.")
+    check_type("teacher", teacher, keras.Model, "a Keras model, such as load(...) returns")
     return Distillation(DistillationLoss(kind, alpha, temperature), teacher)
 
 
@@ -143,7 +142,7 @@ class Distillation(FineTuning):
         kind, alpha, temperature = self.distance.kind, self.distance.alpha, self.distance.temperature
         loss = DistillationLoss(kind, alpha, temperature, base=build_loss(run.recipe))
         trained = distilled_model(run.model, self.teacher, kind)
-        return trained, loss, DistilledAccuracy("accuracy", kind), batches_of(run.model, run.images)
+        return trained, loss, [DistilledAccuracy("accuracy", kind)], batches_of(run.model, run.images)
 
 
 class DistilledAccuracy(keras.metrics.CategoricalAccuracy):
@@ -160,10 +159,7 @@ class DistilledAccuracy(keras.metrics.CategoricalAccuracy):
 
 
 class Teacher(keras.layers.Layer):
-    """The outputs of a frozen model in float32, of a tensor times `scale` plus `shift`; no gradient goes through it.
-
-    The weights of the model become frozen (`trainable=False`).
-    """
+    """The outputs in float32 of a model, which becomes frozen, for a tensor times `scale` plus `shift`."""
 
     def __init__(self, model: keras.Model, scale: Any, shift: Any) -> None:
         super().__init__(dtype="float32", name="teacher")
@@ -177,7 +173,12 @@ class Teacher(keras.layers.Layer):
 
 def distilled_model(student: Model, teacher: keras.Model, kind: str) -> keras.Model:
     """Returns a model of the predictions that `DistillationLoss` takes, with the weights of the student."""
-    _check_image_sizes(student, teacher)
+    sizes = [getattr(model, "input_shape", (None,) * 4)[1:] for model in (student, teacher)]
+    if any(a != b for a, b in zip(*sizes, strict=True) if a and b):
+        advice = f"teacher.with_image_size({sizes[0][:2]}), or another image_size"
+        if sizes[0][-1] != sizes[1][-1]:
+            advice = "a teacher for as many channels"
+        raise ValueError(f"The student takes images of {sizes[0]}, but the teacher takes {sizes[1]}. Pass {advice}.")
     wanted = _teacher_of(teacher, student, kind)(student.input)
     if len(wanted.shape) != 2:
         raise ValueError(
@@ -191,23 +192,11 @@ def distilled_model(student: Model, teacher: keras.Model, kind: str) -> keras.Mo
             found = keras.layers.Dense(wanted.shape[-1], dtype="float32", name="projection")(found)
     else:
         logits, found = student.get_layer("head").output, taught_head.output
-        if wanted.shape[-1] != logits.shape[-1]:
-            raise ValueError(
-                f"teacher must have an output for each of the {logits.shape[-1]} classes of the data, but it has "
-                f"{wanted.shape[-1]}."
-            )
+        outputs, classes = wanted.shape[-1], logits.shape[-1]
+        if outputs != classes:
+            raise ValueError(f"teacher must have outputs for the {classes} classes of the data, but it has {outputs}.")
     parts = [logits, found, wanted]
     return keras.Model(student.input, keras.layers.Concatenate(dtype="float32")(parts), name=f"{student.name}_taught")
-
-
-def _check_image_sizes(student: Model, teacher: keras.Model) -> None:
-    """Raises ValueError unless the two take images of the same size, where both say which."""
-    sizes = [getattr(model, "input_shape", (None,) * 4)[1:] for model in (student, teacher)]
-    if any(a != b for a, b in zip(*sizes, strict=True) if a and b):
-        advice = f"teacher.with_image_size({sizes[0][:2]}), or another image_size"
-        if sizes[0][-1] != sizes[1][-1]:
-            advice = "a teacher for as many channels"
-        raise ValueError(f"The student takes images of {sizes[0]}, but the teacher takes {sizes[1]}. Pass {advice}.")
 
 
 def _teacher_of(teacher: keras.Model, student: Model, kind: str) -> Teacher:
@@ -217,10 +206,7 @@ def _teacher_of(teacher: keras.Model, student: Model, kind: str) -> Teacher:
     if kind != "features":
         names, known = student.config.class_names, teacher.config.class_names
         if names and known and names != known:
-            raise ValueError(
-                f"teacher must have the classes of the data in the same order, {listing(names)}, but it has "
-                f"{listing(known)}."
-            )
+            raise ValueError(f"teacher must have classes in the same order, {listing(names)}, not {listing(known)}.")
     # x * std + mean of the student, then (x - mean) / std of the teacher
     (mean, std), (mean_of_teacher, std_of_teacher) = _normalization(student), _normalization(teacher)
     scale, shift = std / std_of_teacher, (mean - mean_of_teacher) / std_of_teacher

@@ -1,11 +1,4 @@
-"""Runs and models on several devices or processes.
-
-First what users call on JAX: copies of a model with a part of each batch, or a split model, and its checkpoints, by
-`keras.distribution` and the table `SPLIT` (see docs/distribution.md). Then what runs need: each process gets
-its part of each batch, filled up to the same length everywhere with images that count nothing. On JAX
-`keras.distribution` makes one array of the parts, so that losses and metrics are those of all; on torch each process
-has its own, and gradients and logs are averaged here.
-"""
+"""Runs and models on several devices or processes: copies of a model or a split one (JAX); how runs share batches."""
 
 import contextlib
 import dataclasses
@@ -19,7 +12,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from keras_vit._arguments import require_packages
+from keras_vit._arguments import check_type, require_packages
 from keras_vit._files import expanded_path
 from keras_vit._keras import layers_inside
 from keras_vit._processes import (
@@ -64,15 +57,6 @@ Batch = Callable[[int], tuple[Any, ...]]  # from the number of a batch to inputs
 # DataParallel or ModelParallel of keras.distribution, a tf.distribute.Strategy (which needs TensorFlow), "alone", None.
 Distribution = Any
 _SEED_STEP, _SEEDS = 1_000_003, 2**31 - 1
-
-
-def split_sizes(config: ViTConfig | BiTConfig) -> dict[str, int]:
-    """Returns lengths by fields of a config, each of which the number of shards has to divide."""
-    if isinstance(config, BiTConfig):
-        return {"width": config.width}
-    sizes = {name: getattr(config, name) for name in ("width", "mlp_width", "representation_size")}
-    sizes["stem_width"] = config.stem_width if config.stem_stages else 0
-    return {name: size for name, size in sizes.items() if size}
 
 
 def data_parallel(
@@ -134,16 +118,16 @@ def layout_map(model: Any, device_mesh: keras.distribution.DeviceMesh) -> keras.
         >>> layouts = training.layout_map("ViT-L/16", mesh)
     """
     config = variant_config(model) if isinstance(model, str) else getattr(model, "config", model)
-    if not isinstance(config, (ViTConfig, BiTConfig)):
-        raise TypeError(f"model must be a config, a model or a variant's name, but {type(model).__name__} was given.")
+    check_type("model", config, (ViTConfig, BiTConfig), "a config, a model or a variant's name")
     if MODEL not in device_mesh.axis_names:
         raise ValueError(f"device_mesh must have an axis named {MODEL!r}, but has {device_mesh.axis_names}.")
-    shards = device_mesh.shape[device_mesh.axis_names.index(MODEL)]
-    for name, size in split_sizes(config).items():
+    shards, split = device_mesh.shape[device_mesh.axis_names.index(MODEL)], ["width"]
+    if isinstance(config, ViTConfig):
+        split += ["mlp_width", "representation_size", *(["stem_width"] if config.stem_stages else [])]
+    for name in split:
+        size = getattr(config, name) or 0
         if size % shards:
-            raise ValueError(
-                f"Weights cannot be split over {shards} devices: {name}={size} is not a multiple of {shards}."
-            )
+            raise ValueError(f"{name}={size} is not a multiple of the {shards} devices that weights are split over.")
     result = keras.distribution.LayoutMap(device_mesh)
     for path, axes in SPLIT.items():
         result[f"(.*/)?{path}"] = axes
@@ -178,9 +162,7 @@ def save_sharded(model: keras.Model, path: str | os.PathLike[str]) -> None:
     """
     checkpoint, path = _orbax(), Path(expanded_path(path)).absolute()
     if path.exists():
-        raise FileExistsError(
-            f"path must be a new folder, but {path} exists. Choose another folder, or delete this one."
-        )
+        raise FileExistsError(f"path must be a new folder, but {path} exists. Choose another one, or delete it.")
     checkpoint.save(path, [variable.value for variable in state_of(model)])
 
 
@@ -207,10 +189,7 @@ def load_sharded(model: keras.Model, path: str | os.PathLike[str]) -> None:
     try:
         saved = [(tuple(array.shape), str(array.dtype)) for array in checkpoint.metadata(path).metadata]
     except Exception as error:  # whatever Orbax and its libraries raise for a folder that is something else
-        raise ValueError(
-            f"{path} is not a checkpoint of save_sharded, or damaged. One with files named part-*.npz is of "
-            "keras-vit 0.2 or older, which reads it."
-        ) from error
+        raise ValueError(f"{path} is not a checkpoint of save_sharded, or damaged. Check the path.") from error
     if saved != [(tuple(variable.shape), str(variable.dtype)) for variable in variables]:
         raise ValueError(f"{path} does not fit this model and optimizer: build both as they were when it was saved.")
     for number, variable in enumerate(variables):
@@ -220,7 +199,6 @@ def load_sharded(model: keras.Model, path: str | os.PathLike[str]) -> None:
 
 
 def _devices(devices: Sequence[str] | None) -> list[str]:
-    """Returns the devices as a list, for None all of all processes."""
     _need_jax()
     if devices is not None and not len(devices):
         raise ValueError("devices must have at least one device, or be None for all, but it is empty.")
@@ -228,7 +206,6 @@ def _devices(devices: Sequence[str] | None) -> list[str]:
 
 
 def _need_jax() -> None:
-    """Raises RuntimeError on other backends than JAX."""
     if keras.backend.backend() != "jax":
         raise RuntimeError(
             "keras.distribution, and with it sharding of models, works only on JAX. Set KERAS_BACKEND=jax, or see "
@@ -253,10 +230,7 @@ def distributed(distribution: Distribution) -> Iterator[Processes]:
     """Yields the processes of the program; what is done within is done by all together, on their devices."""
     backend, by_name = keras.backend.backend(), distribution is None or distribution == ALONE_BY_NAME
     if isinstance(distribution, (keras.distribution.DataParallel, keras.distribution.ModelParallel)):
-        if backend != "jax":
-            raise ValueError(
-                f"keras.distribution works only on JAX, but the backend is {backend}. Leave distribution out."
-            )
+        _need_jax()
     elif backend == "tensorflow" and hasattr(distribution, "scope"):
         check_strategy(distribution)
     elif not by_name:
@@ -297,7 +271,6 @@ class Sharing:
 
     @classmethod
     def of(cls, processes: Processes, model: keras.Model) -> "Sharing":
-        """Returns the sharing of a model of a run."""
         if processes.count == 1:
             return cls(processes, batch_shares(model))
         if not processes.joint:
@@ -343,16 +316,14 @@ class Sharing:
         factors = [1 / self.processes.count if name == "loss" else portion for name in logs]
         return dict(zip(logs, self.processes.total(np.multiply([*logs.values()], factors)).tolist(), strict=True))
 
-    def average_gradients(self, optimizer: keras.optimizers.Optimizer, used: keras.optimizers.Optimizer) -> None:
-        """Lets an optimizer of this package average the gradients of all processes, where the backend does not."""
-        if self.processes.apart and used is not optimizer:
+    def average(self, model: keras.Model, optimizer: Any) -> None:
+        """Lets the optimizer and batch normalisation see all processes where the backend does not, on torch."""
+        if not self.processes.apart:
+            return
+        if model.optimizer is not optimizer:
             raise ValueError('mixed_float16 does not work in several processes on torch. Pass dtype="mixed_bfloat16".')
-        if self.processes.apart:
-            optimizer.average_gradients = self.processes.mean
-
-    def average_moments(self, model: keras.Model) -> None:
-        """Changes layers of a model so that batch normalisation sees the parts of a batch of all processes (torch)."""
-        for layer in layers_inside(model) if self.processes.apart else ():
+        optimizer.average_gradients = self.processes.mean
+        for layer in layers_inside(model):
             if isinstance(layer, BatchNormalization):
                 layer.processes = self.processes
 
@@ -364,18 +335,11 @@ def check_equal_parts(model: keras.Model, images: Any) -> None:
     """Raises ValueError unless batches of a stream divide equally among the devices and processes of a model."""
     shares = max(batch_shares(model), images.shard[1])
     if images.batch_size % shares:
-        raise ValueError(
-            f"batch_size={images.batch_size} must be a multiple of the {shares} devices or processes, each of which "
-            "computes an equal part."
-        )
+        raise ValueError(f"batch_size={images.batch_size} must be a multiple of the {shares} devices or processes.")
 
 
 class FilledBatches(Batches):
-    """All test images, once, in full batches: what is missing is filled up with images that count nothing.
-
-    Devices can share full batches only, and a batch of another size costs a compilation. `batch` returns inputs and
-    targets of this process's part.
-    """
+    """All test images, once, in full batches, which devices can share: `fill_up` adds images that count nothing."""
 
     def __init__(self, batch: Batch, batches: int, batch_size: int, sharing: Sharing = UNSHARED) -> None:
         super().__init__(self._filled, range(batches))

@@ -52,15 +52,12 @@ def check_callbacks(callbacks: Any, averages: bool) -> None:
     for callback in callbacks:
         name = type(callback).__name__
         if isinstance(callback, (keras.callbacks.LearningRateScheduler, keras.callbacks.ReduceLROnPlateau)):
-            raise ValueError(
-                f"callbacks has a {name}, but the recipe sets the learning rate. Use recipe.replace(schedule=..., "
-                "warmup_steps=..., end=...) instead."
-            )
+            raise ValueError(f"callbacks has a {name}, but the recipe sets the learning rate (recipe.replace(...)).")
         stores = (keras.callbacks.ModelCheckpoint, keras.callbacks.BackupAndRestore, keras.callbacks.SwapEMAWeights)
         if averages and (isinstance(callback, stores) or getattr(callback, "restore_best_weights", False)):
             raise ValueError(
-                f"callbacks has a {name}, which would store or restore other weights than the averages that are "
-                'evaluated (polyak). Give recipe.replace(keep="best") in its place.'
+                f"callbacks has a {name}, which would store or restore other weights than the averages (polyak). Give "
+                'recipe.replace(keep="best") in its place.'
             )
 
 
@@ -155,7 +152,6 @@ class _Recorder(keras.callbacks.Callback):
     """
 
     def __init__(self, loop: Loop, step: int, log: Table) -> None:
-        """Begins at a step with the log up to there, whose seconds count on."""
         super().__init__()
         self.loop, self.step, self.log = loop, step, log
         self.bar = ProgressBar(loop.title, loop.steps, shown=loop.verbose, stays=True)
@@ -198,7 +194,6 @@ class _Recorder(keras.callbacks.Callback):
             report(f"{loop.title}: step {self.step:,} of {loop.steps:,}, {note}")
 
     def _advice(self, loss: float) -> str:
-        """Returns the message about a loss that is not finite: between which steps, what to do, and what is kept."""
         before, folder = self.log[-1]["step"] if self.log else 0, self.loop.folder
         kept = f" {folder.path} still holds step {before}." if folder and self.log else ""
         return (
@@ -215,7 +210,6 @@ class _StopTogether(keras.callbacks.Callback):
         self._processes = processes
 
     def on_train_batch_end(self, number: int, logs: Any = None) -> None:
-        """Stops this process where any of them stops."""
         if self._processes.count > 1:
             self.model.stop_training = self._processes.any(self.model.stop_training)
 
@@ -300,7 +294,6 @@ class RunFolder:
         processes: Processes = ALONE,
         begun_with: Mapping[str, str | None] | None = None,
     ) -> None:
-        """Reads the settings of the run in the folder, if it goes on; ValueError or OSError as the class says."""
         self.path, self._processes, self._settings = Path(path).expanduser(), processes, settings
         self._begun_with = dict(begun_with or {})
         record = self.path / "run.json"
@@ -312,9 +305,7 @@ class RunFolder:
         if self._goes_on:
             self._check_same(record)
         elif not record.exists() and any(self.path.glob("[!.]*")):
-            raise ValueError(
-                f"output must be a new folder or that of a run, but {self.path} holds other files. Choose another."
-            )
+            raise ValueError(f"output must be a new folder or that of a run, but {self.path} holds other files.")
 
     def _check_same(self, record: Path) -> None:
         """Raises ValueError if the folder's run has other settings or is damaged; warns of other arithmetic."""
@@ -323,9 +314,7 @@ class RunFolder:
             begun_with = dict(settings.pop("begun_with", {}))
             saved = _flat(settings)
         except (ValueError, TypeError, RecursionError):
-            raise ValueError(
-                f"{record} is damaged, so the run cannot go on. resume=False (--restart) starts again."
-            ) from None
+            raise ValueError(f"{record} is damaged. resume=False (--restart) starts the run again.") from None
         now = _flat(json.loads(json.dumps(self._settings)))
         if begun_with:  # which tell the data better
             saved["data.fingerprint"] = now.get("data.fingerprint")
@@ -337,10 +326,9 @@ class RunFolder:
         marks = self._begun_with.items()
         changes += [f"the {name} differ" for name, mark in marks if begun_with.get(name, mark) != mark]
         if changes:
-            found = printable("; ".join(changes), 2000)
             raise ValueError(
-                f"{self.path} holds a run with other settings: {found}. Choose another output, or pass "
-                "resume=False (--restart) to start again there."
+                f"{self.path} holds a run with other settings: {printable('; '.join(changes), 2000)}. Choose another "
+                "output, or pass resume=False (--restart) to start again there."
             )
         if other:
             warn_caller(
@@ -366,9 +354,7 @@ class RunFolder:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise ValueError(
-                f"output must be a folder that can be written, but {self.path} cannot: {error}."
-            ) from error
+            raise ValueError(f"output must be a folder that can be written, but {self.path}: {error}.") from error
         with locked(self.path / ".lock", waiting=refuse):
             # Nobody else writes here: half-written files are those of runs that were killed.
             gone = [f".part-*-{name}" for name in _FILES] + ([] if self._goes_on else list(_FILES))
@@ -408,11 +394,9 @@ class RunFolder:
         write_text(self.path / "log.csv", Table(log).to_csv())
 
     def _checkpoint(self, step: int) -> Path:
-        """Returns the path of the checkpoint of a step."""
         return self.path / f"step-{step:08d}.npz"
 
     def _checkpoints(self) -> list[int]:
-        """Returns the steps of which there are checkpoints, in any order."""
         matches = (_CHECKPOINT.fullmatch(path.name) for path in self.path.glob("step-*"))
         return [int(match[1]) for match in matches if match]
 
@@ -447,13 +431,8 @@ def _read_state(path: Path, model: keras.Model) -> tuple[list[np.ndarray], dict[
         if [(array.shape, array.stored) for array in arrays] == wanted:
             return [a.read_stored().view(dtype) for a, (_, dtype) in zip(arrays, variables, strict=True)], about
     except (KeyError, ValueError) as error:
-        raise ValueError(
-            f"{path} is damaged, or of an older version ({error}). resume=False (--restart) starts again."
-        ) from error
-    raise ValueError(
-        f"{path} belongs to another model: its {len(arrays)} arrays are not the expected {len(wanted)}, or have "
-        "other shapes or types. resume=False (--restart) starts again."
-    )
+        raise ValueError(f"{path} is damaged ({error}). resume=False (--restart) starts the run again.") from error
+    raise ValueError(f"{path} belongs to another model. resume=False (--restart) starts the run again.")
 
 
 def draw_curve(log: list[dict[str, Any]], path: str | os.PathLike[str], title: str = "") -> None:

@@ -1,8 +1,4 @@
-"""The loss of models that answer with masks and their classes (EoMT, Mask2Former): matching, points, three terms.
-
-As EoMT's authors train with it (`training/mask_classification_loss.py` of tue-mps/eomt), which is the loss of
-Mask2Former (arXiv 2112.01527, section 3): masks are compared at random points, more of them where they are uncertain.
-"""
+"""The loss of models that answer with masks and their classes: EoMT's, which is Mask2Former's (arXiv 2112.01527)."""
 
 import dataclasses
 import math
@@ -290,9 +286,7 @@ class MaskClassificationLoss:
             output = exact(output)
             if output["classes"].shape[-1] != self.classes + 1:
                 given = output["classes"].shape[-1] - 1
-                raise ValueError(
-                    f'outputs must have {self.classes} classes and "no object", but they have {given} classes.'
-                )
+                raise ValueError(f'outputs must have {self.classes} classes and "no object", but they have {given}.')
             padded = padded or _tensors(targets, output)
             if points is None:
                 drawn = self._drawn(padded["labels"], None if seed is None else seed + i)

@@ -94,7 +94,6 @@ class ViTOptimizer(DecayingOptimizer):
         self.average_gradients: Callable[[list[Any]], list[Any]] | None = None
 
     def build(self, variables: list[Any]) -> None:
-        """Makes a momentum for each weight, and notes its decay and multiplier; does nothing the second time."""
         if self.built:
             return
         super().build(variables)
@@ -116,7 +115,6 @@ class ViTOptimizer(DecayingOptimizer):
 
     @property
     def learning_rate(self) -> Any:
-        """The rate of the next update, a scalar tensor or variable."""
         return super().learning_rate if self._schedule is None else self._schedule(self.iterations)
 
     @learning_rate.setter
@@ -145,14 +143,9 @@ class ViTOptimizer(DecayingOptimizer):
     ) -> None:
         """Keeps kernels from decaying: those of `var_list`, and those in whose names a regular expression is found."""
         if self.built:
-            raise ValueError(
-                "The optimizer is built already. Call exclude_from_weight_decay() before its first update."
-            )
+            raise ValueError("The optimizer is built: call exclude_from_weight_decay() before its first update.")
         if isinstance(var_names, str):
-            raise TypeError(
-                f"var_names must be a list of regular expressions, such as [{var_names!r}], but the string "
-                f"{var_names!r} was given."
-            )
+            raise TypeError(f"var_names must be a list of regular expressions, but the string {var_names!r} was given.")
         names = tuple(var_names or ())
         for expression in (*names, "|".join(names)):
             try:
@@ -201,7 +194,6 @@ class ViTOptimizer(DecayingOptimizer):
         self.assign_sub(variable, rate * direction)
 
     def get_config(self) -> dict[str, Any]:
-        """Returns the arguments as plain data, and which weights `exclude_from_weight_decay` named, if any."""
         paths, names = self._never_decayed
         excluded = {"never_decayed": [sorted(paths), names]} if paths or names else {}
         return {
@@ -214,7 +206,6 @@ class ViTOptimizer(DecayingOptimizer):
 
 
 def _rounded(share: float, dtype: Any) -> float:
-    """Returns a number as a dtype has it."""
     return float(np.asarray(share).astype(keras.backend.standardize_dtype(dtype)))
 
 
@@ -419,9 +410,6 @@ def orthogonal(matrix: Any) -> Any:
     return ops.transpose(x) if is_tall else x
 
 
-# Learning rates
-
-
 def _stair(schedule: "WarmupDecay", progress: Any, after_warmup: Any) -> Any:
     """Returns the learning rate times the factor of the last boundary that was reached, 1 before the first."""
     factor = 1.0
@@ -513,9 +501,7 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
         given = {"end": end, "power": power, "timescale": timescale, "boundaries": tuple(boundaries)}
         refuse(_OF_DECAYS, given, {"decay": decay})
         if len(boundaries) != len(factors) or list(boundaries) != sorted(boundaries):
-            raise ValueError(
-                f"boundaries must ascend, and have one factor each, but {boundaries=} and {factors=} were given."
-            )
+            raise ValueError(f"boundaries must ascend, one factor each, but {boundaries=} and {factors=} were given.")
         self.learning_rate, self.steps, self.decay = learning_rate, steps, decay
         self.warmup_steps = _steps("warmup_steps", warmup_steps, steps)
         self.cooldown_steps = _steps("cooldown_steps", cooldown_steps, steps)
@@ -582,7 +568,6 @@ class _Loss(keras.losses.Loss):
         return {**super().get_config(), "label_smoothing": self.label_smoothing, "class_weight": self.class_weight}
 
     def _weighted(self, terms: Any) -> Any:
-        """Returns the terms of each class, `(batch, classes)`, times `class_weight`."""
         return terms if self.class_weight is None else terms * ops.convert_to_tensor(self.class_weight, terms.dtype)
 
 
@@ -635,9 +620,6 @@ class SigmoidLoss(_Loss):
 class ContrastiveLoss(keras.losses.Loss):
     """Softmax over the texts of each image and over the images of each text (CLIP, arXiv 2103.00020, figure 3).
 
-    Args:
-        name: Name of the loss.
-
     Call arguments:
         y_true: 1 where a text belongs to an image, `(batch, batch)`; `ImageText` makes it.
         y_pred: Scaled similarities, `(batch, batch)`.
@@ -649,9 +631,6 @@ class ContrastiveLoss(keras.losses.Loss):
         0.0
     """
 
-    def __init__(self, name: str = "contrastive", **kwargs: Any) -> None:
-        super().__init__(name=name, **kwargs)
-
     def call(self, y_true: Any, y_pred: Any) -> Any:
         """Returns the mean of both cross-entropies for each image, `(batch,)`."""
         rows, columns = (-ops.sum(y_true * ops.log_softmax(y_pred, axis=axis), axis=axis) for axis in (1, 0))
@@ -662,9 +641,6 @@ class ContrastiveLoss(keras.losses.Loss):
 class SigmoidContrastiveLoss(keras.losses.Loss):
     """Sigmoid loss over all pairs of an image and a text in a batch (SigLIP, arXiv 2303.15343, algorithm 1).
 
-    Args:
-        name: Name of the loss.
-
     Call arguments: as in `ContrastiveLoss`; the logits include the learned bias.
 
     Output: the sum over the pairs divided by the number of images.
@@ -674,9 +650,6 @@ class SigmoidContrastiveLoss(keras.losses.Loss):
         >>> round(float(loss(np.eye(2, dtype="float32"), np.zeros((2, 2), "float32"))), 4)
         1.3863
     """
-
-    def __init__(self, name: str = "sigmoid_contrastive", **kwargs: Any) -> None:
-        super().__init__(name=name, **kwargs)
 
     def call(self, y_true: Any, y_pred: Any) -> Any:
         return -ops.sum(ops.log_sigmoid((2 * y_true - 1) * y_pred), axis=1)

@@ -1,17 +1,24 @@
-"""Pre-training: with labels, and by masked patch prediction (appendix B.1.2 of the paper)."""
+"""Pre-training: with labels, by masked patches (appendix B.1.2 of the paper), by LeJEPA (arXiv 2511.08544)."""
 
+import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 import keras
 import numpy as np
 from keras import ops
 
-from keras_vit._processes import share
+from keras_vit._arguments import check_type, whole_number, whole_numbers
+from keras_vit._options import ABOVE_0, SHARE
+from keras_vit._processes import fill_up, share
 from keras_vit.checkpoints import is_variant
-from keras_vit.data import ImageStream
+from keras_vit.data import ImageStream, ViewAugmentation
+from keras_vit.layers import BatchNormalization
+from keras_vit.layers.base import BaseLayer, DrawnSeed, SeedGenerator
+from keras_vit.layers.ops import float32_or_better
 from keras_vit.models import VisionTransformer, find_variant
 from keras_vit.training import tasks
-from keras_vit.training.distribution import Batch
+from keras_vit.training.distribution import Batch, Sharing, check_equal_parts
 from keras_vit.zoo import create_model
 
 
@@ -22,12 +29,11 @@ class Pretraining(tasks.FineTuning):
     title = "pre-training"
 
     def model(self, given: tasks.Given, images: ImageStream) -> tasks.Model:
-        """Returns the model of `model_with_any_head`."""
         model = model_with_any_head(given, images)
-        if model.config.classes != images.classes:
+        found, classes = model.config.classes or "no", images.classes
+        if found != classes:
             raise ValueError(
-                f"model has {model.config.classes or 'no'} outputs, but the data has {images.classes} classes. "
-                f"Pass model.with_classes({images.classes})."
+                f"model has {found} outputs, but the data has {classes} classes. Pass model.with_classes({classes})."
             )
         return tasks.with_head(model, given.recipe, images)
 
@@ -57,9 +63,7 @@ NO_TARGET = -1
 
 
 def plan_corruption(images: int, patches: int, seed: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Returns which patches are corrupted, and how, drawn from the seed; ValueError for less than two patches."""
-    if patches < 2:
-        raise ValueError(f"images must have at least 2 patches, half of which are corrupted, but they have {patches}.")
+    """Returns which patches are corrupted, and how, drawn from the seed; of two patches or more."""
     rng = np.random.default_rng(seed)
     count = round(CORRUPTED * patches)
     corrupted = np.argsort(rng.random((images, patches)), axis=1) < count
@@ -81,10 +85,7 @@ def mean_colours(pixels: np.ndarray, grid: tuple[int, int]) -> np.ndarray:
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class CorruptPatches(keras.layers.Layer):
-    """Tokens `(batch, N, D)` with a learned token, or another patch, in the place of some.
-
-    Call it with the tokens and a plan `(batch, N)` of integers (see `plan_corruption`).
-    """
+    """Tokens `(batch, N, D)` with a learned token, or another patch, in the place of some, by a plan `(batch, N)`."""
 
     def build(self, tokens_shape: Any, plan_shape: Any = None) -> None:
         self.mask_token = self.add_weight((tokens_shape[-1],), initializer="zeros", name="mask_token")
@@ -101,10 +102,7 @@ class CorruptPatches(keras.layers.Layer):
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class MaskedPatchLoss(keras.losses.Loss):
-    """Cross-entropy of the colours of corrupted patches: their mean over all of the batch.
-
-    Targets are `(batch, N)` integers, `NO_TARGET` where nothing is to be predicted; predictions `(batch, N, 512)`.
-    """
+    """Mean cross-entropy of the colours of corrupted patches: targets `(batch, N)`, predictions `(batch, N, 512)`."""
 
     def call(self, y_true: Any, y_pred: Any) -> Any:
         """Returns the loss of each image, `(batch,)`: its share of the mean over the batch's corrupted patches."""
@@ -120,7 +118,6 @@ class MaskedPatchAccuracy(keras.metrics.Mean):
     """Share of the corrupted patches whose colour is named right."""
 
     def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
-        """Counts a batch; patches that were not corrupted, and images of weight 0, do not count."""
         y_true = ops.cast(y_true, "int32")
         right = ops.cast(ops.cast(ops.argmax(y_pred, axis=-1), "int32") == y_true, "float32")
         counts = ops.cast(y_true >= 0, "float32")
@@ -133,19 +130,14 @@ def masked_patch_model(model: VisionTransformer) -> keras.Model:
     """Returns a model that predicts the colours of corrupted patches, on another's encoder, with the same weights."""
     # It takes `{"images", "plan"}`, images as `model` takes them and a plan of `plan_corruption`, and returns logits
     # `(batch, N, 512)`.
-    if not isinstance(model, VisionTransformer):
-        raise TypeError(f"model must be a VisionTransformer for masked patches, but {type(model).__name__} was given.")
+    check_type("model", model, VisionTransformer, "a VisionTransformer for masked patches")
     config = model.config
     if config.dynamic:
         raise ValueError("Masked patch prediction needs images of one size: call model.with_image_size((h, w)) first.")
     if config.channels != 3:
-        raise ValueError(
-            f"Masked patch prediction needs a model of 3 channels, but {model.name} has {config.channels}."
-        )
+        raise ValueError(f"Masked patch prediction needs 3 channels, but {model.name} has {config.channels}.")
     if config.grid_size == (1, 1):
-        raise ValueError(
-            f"model must have at least 2 patches, but {config.image_size} pixels are one of {config.patch_size}."
-        )
+        raise ValueError(f"model must have at least 2 patches, but {config.image_size} pixels are one patch.")
     plan = keras.Input((config.grid_size[0] * config.grid_size[1],), dtype="int32", name="plan")
     corrupt = CorruptPatches(dtype=model.dtype_policy, name="corrupt_patches")
     calls = {"tokens": lambda layer, patches: corrupt(layer(patches), plan)}
@@ -171,7 +163,7 @@ class MaskedPatches(tasks.Task):
 
     def loss(self, run: tasks.Run) -> tasks.Learning:
         batch = corrupted_batches(run.model, run.images, run.seed)
-        return masked_patch_model(run.model), MaskedPatchLoss(), MaskedPatchAccuracy(name="accuracy"), batch
+        return masked_patch_model(run.model), MaskedPatchLoss(), [MaskedPatchAccuracy(name="accuracy")], batch
 
     def measure(self, run: tasks.Run) -> Any:
         return tasks.measured_loss(run, corrupted_batches(run.model, run.tests, run.seed + 1))
@@ -190,3 +182,329 @@ def corrupted_batches(model: VisionTransformer, images: ImageStream, seed: int) 
         return {"images": tasks.as_input(model, pixels), "plan": plan}, targets
 
     return batch
+
+
+# LeJEPA
+
+FIGURES = ("loss", "sigreg", "invariance", "rank", "deviation")  # what a trained model returns for each picture
+NEIGHBOURS, TEMPERATURE = 20, 0.07  # of the probe: DINO's
+_ROWS = 1024  # pictures whose neighbours are looked for at once
+
+
+class LeJEPALoss:
+    """`weight * sigreg + (1 - weight) * invariance` of embeddings of several views of each picture.
+
+    - `invariance`: the mean squared distance of the embeddings of all views from the mean of the picture's global
+      views.
+    - `sigreg` (sketched isotropic Gaussian regularisation): how far embeddings are from a standard normal distribution.
+      They are projected on random directions (slices); each view and slice has a test statistic of Epps and Pulley. It
+      is about 1.05 for normally distributed values, and large for embeddings that have collapsed to a point.
+
+    As `LeJEPALoss` of lightly, with one process's pictures (`gather_distributed=False`).
+
+    Args:
+        weight: Share of `sigreg` in the loss, 0 to 1.
+        slices: How many directions are drawn.
+        knots: At how many places, from 0 to `t_max`, characteristic functions are compared.
+        t_max: The last of them.
+        global_views: How many of the views are global; they come first.
+        seed: Seed of the directions; None for a random seed.
+
+    Call arguments:
+        embeddings: `(V, N, D)`, of V views of N pictures.
+        slices: Directions `(D, S)` of any length, in place of those that are drawn.
+
+    Raises:
+        ValueError: if a number is out of its range; at call time, if the arrays do not fit.
+
+    Examples:
+        >>> loss = training.LeJEPALoss(slices=8)
+        >>> round(float(loss.terms(np.zeros((4, 16, 3), "float32"))["invariance"]), 4)  # all the same: collapsed
+        0.0
+    """
+
+    def __init__(
+        self,
+        weight: float = 0.05,
+        slices: int = 1024,
+        knots: int = 17,
+        t_max: float = 3.0,
+        global_views: int = 2,
+        *,
+        seed: int | None = None,
+    ) -> None:
+        self.weight, self.t_max = SHARE("weight", weight), ABOVE_0("t_max", t_max)
+        self.slices, self.knots = whole_number("slices", slices, 1), whole_number("knots", knots, 2)
+        self.global_views = whole_number("global_views", global_views, 1)
+        self._seeds = keras.random.SeedGenerator(seed)
+
+    def __call__(self, embeddings: Any, slices: Any = None) -> Any:
+        """Returns the loss, a scalar."""
+        return self.weighted(self.terms(embeddings, slices))
+
+    def weighted(self, terms: dict[str, Any]) -> Any:
+        """Returns `weight * sigreg + (1 - weight) * invariance` of what `terms` returned."""
+        return self.weight * terms["sigreg"] + (1 - self.weight) * terms["invariance"]
+
+    def terms(self, embeddings: Any, slices: Any = None, seed: Any = None) -> dict[str, Any]:
+        """Returns `{"sigreg", "invariance"}`, the terms before they are weighted; arguments and errors as of the call.
+
+        `seed` is an integer tensor `(2,)` from which the slices are drawn; None for the loss's own seeds. Compiled
+        functions must pass it, or the slices.
+        """
+        embeddings = ops.convert_to_tensor(embeddings)
+        if len(embeddings.shape) != 3 or not self.global_views <= embeddings.shape[0]:
+            raise ValueError(
+                f"embeddings must be (views, pictures, width), with {self.global_views} global views or more, but "
+                f"{tuple(embeddings.shape)} was given."
+            )
+        embeddings = ops.cast(embeddings, float32_or_better(embeddings.dtype))
+        width = embeddings.shape[-1]
+        if slices is None:
+            generator = self._seeds if seed is None else DrawnSeed(seed)
+            slices = keras.random.normal((width, self.slices), dtype="float32", seed=generator)
+        slices = ops.convert_to_tensor(slices)
+        if len(slices.shape) != 2 or slices.shape[0] != width:
+            raise ValueError(f"slices must be ({width}, number of slices), but {tuple(slices.shape)} was given.")
+        slices = ops.cast(slices, embeddings.dtype)
+        centre = ops.mean(embeddings[: self.global_views], axis=0, keepdims=True)
+        return {
+            "sigreg": self._sigreg(embeddings, slices / ops.norm(slices, axis=0, keepdims=True)),
+            "invariance": ops.mean(ops.square(embeddings - centre)),
+        }
+
+    def _sigreg(self, embeddings: Any, slices: Any) -> Any:
+        """Returns the statistic of Epps and Pulley, the mean over views and slices, which have length 1."""
+        knots = np.linspace(0, self.t_max, self.knots)
+        normal = np.exp(-(knots**2) / 2)
+        weights = np.full(self.knots, 2 * self.t_max / (self.knots - 1))
+        weights[[0, -1]] /= 2
+        dtype = embeddings.dtype
+        angles = ops.matmul(embeddings, slices)[..., None] * ops.convert_to_tensor(knots, dtype)
+        real = ops.mean(ops.cos(angles), axis=1) - ops.convert_to_tensor(normal, dtype)
+        imaginary = ops.mean(ops.sin(angles), axis=1)
+        distances = ops.square(real) + ops.square(imaginary)
+        statistics = ops.sum(distances * ops.convert_to_tensor(weights * normal, dtype), axis=-1)
+        return ops.mean(statistics) * ops.cast(ops.shape(embeddings)[1], dtype)
+
+
+@dataclasses.dataclass(frozen=True)
+class LeJEPA(tasks.Task):
+    """The objective `"lejepa"` of `pretrain`, with your own settings.
+
+    Args:
+        weight: As in `LeJEPALoss`. With 0, nothing prevents the embeddings from collapsing.
+        slices: Number of directions drawn in each update.
+        projector: Widths of the layers between the model's features and the embeddings. It trains with the model; only
+            checkpoints of the run contain it.
+        views: The views of a picture; None for `ViewAugmentation()`.
+
+    Raises:
+        TypeError, ValueError: if an argument is out of its range.
+
+    Examples:
+        >>> task = training.LeJEPA(slices=8, projector=(8, 4), views=training.ViewAugmentation(local_views=2))
+        >>> recipe = training.recipe("pretrain/lejepa").replace(steps=1, batch_size=2, image_size=8)
+        >>> done = training.pretrain(small, "photos", recipe, objective=task, verbose=False)
+        >>> "rank" in done.log[-1]
+        True
+    """
+
+    weight: float = 0.05
+    slices: int = 1024
+    projector: Sequence[int] = (2048, 2048, 64)
+    views: ViewAugmentation | None = None
+
+    name = "lejepa"
+    objective = "lejepa"
+    targets = ("none",)
+    uses_test_split = False
+
+    def __post_init__(self) -> None:
+        views = ViewAugmentation() if self.views is None else self.views
+        check_type("views", views, ViewAugmentation, "a ViewAugmentation")
+        object.__setattr__(self, "views", views)
+        object.__setattr__(self, "projector", whole_numbers("projector", self.projector, 1))
+        self.figures_of_loss()  # checks the numbers
+
+    def figures_of_loss(self) -> LeJEPALoss:
+        return LeJEPALoss(self.weight, self.slices, global_views=self.views.global_views)
+
+    @property
+    def title(self) -> str:
+        title = f"LeJEPA (weight {self.weight:g}, {self.slices} slices, projector {list(self.projector)})"
+        if self.views != ViewAugmentation():
+            changed = dataclasses.asdict(self.views).items() - dataclasses.asdict(ViewAugmentation()).items()
+            title += f", views with {', '.join(f'{name}={value}' for name, value in sorted(changed))}"
+        return title
+
+    def data(self, given: tasks.Given) -> tasks.Given:
+        """Returns what is given for pictures without labels; ValueError for what only labelled data has."""
+        settings = given.settings
+        asked = {"classes": (settings.classes, None), "class_names": (settings.class_names, None)}
+        for name, (value, default) in (asked | {"target": (given.target, "class")}).items():
+            if value != default:
+                raise ValueError(f"{name}={value!r} is about labels, which LeJEPA does not use. Leave it out.")
+        return given.changed(target="none")
+
+    def model(self, given: tasks.Given, images: ImageStream) -> tasks.Model:
+        """Returns a copy of a model, what `load` makes of a file, or a variant, with random weights and no head."""
+        model = model_with_any_head(given, None)
+        if is_variant(given.model) and isinstance(model, VisionTransformer):
+            model = model.with_config(classes=None)
+        check_type("model", model, VisionTransformer, "a VisionTransformer for LeJEPA")
+        config = model.config
+        if config.dynamic:
+            raise ValueError("LeJEPA needs global views of one size: call model.with_image_size((h, w)) first.")
+        if config.pooling == "none":
+            raise ValueError('LeJEPA needs one vector for each view: call model.with_config(pooling="avg") first.')
+        tasks.warn_of_many_patches(given.recipe, config.grid_size)
+        return model
+
+    def loss(self, run: tasks.Run) -> tasks.Learning:
+        """Returns `lejepa_model` with a new projector, and a loss and a metric that read its outputs."""
+        model, images = run.model, run.images
+        check_equal_parts(model, images)
+        transform = dataclasses.replace(images.transform, local_size=_local_size(self.views, model))
+        images.transform = transform
+
+        def batch(number: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
+            packed, labels = images.batch(number)
+            views = dict(zip(("global", "local"), transform.unpack(packed), strict=True))
+            return {name: tasks.as_input(model, pixels) for name, pixels in views.items() if pixels.shape[1]}, labels
+
+        trained = lejepa_model(model, self.figures_of_loss(), self.projector, self.views)
+        metrics = [keras.metrics.MeanMetricWrapper(figure, name, number=i) for i, name in enumerate(FIGURES)]
+        return trained, figure, metrics[1:], batch
+
+    def measure(self, run: tasks.Run) -> "Probe":
+        """Returns the `Probe` of the model's features."""
+        return Probe(run.model, run.tests, run.sharing)
+
+
+def _local_size(views: ViewAugmentation, model: VisionTransformer) -> tuple[int, int]:
+    """Returns (height, width) of local views, in whole patches of the model; ValueError if they cannot be that."""
+    size, grid = model.config.image_size, model.config.grid_size
+    return views.local_size_for(size, (size[0] // grid[0], size[1] // grid[1]))
+
+
+def encode(model: VisionTransformer, images: Any) -> Any:
+    """Returns the pooled features `(batch, D)` of symbolic images of any size in whole patches, by a model's layers."""
+    patches: list[Any] = []
+
+    def embed(layer: Any, pixels: Any) -> Any:
+        patches.append(layer(pixels))
+        return patches[0]
+
+    calls = {"embedding": embed, "position_embedding": lambda layer, tokens, *_: layer(tokens, patches[0])}
+    there = {layer.name for layer in model.layers}
+    calls = {name: call for name, call in calls.items() if name in there}
+    return model.run(images, calls, until=last_feature(model), any_size=True)
+
+
+def last_feature(model: VisionTransformer) -> str:
+    """Returns the name of the layer that returns the pooled features of a model."""
+    return "encoder_norm" if model.config.final_norm == "pooled" else "pooling"
+
+
+def lejepa_model(
+    model: VisionTransformer, loss: LeJEPALoss, projector: Sequence[int], views: ViewAugmentation
+) -> keras.Model:
+    """Returns a model with the weights of `model` and a new projector, whose outputs are `FIGURES`: `(pictures, 5)`."""
+    head = projector_of(projector, model.dtype_policy)
+    sizes = {
+        "global": (views.global_views, model.config.image_size),
+        "local": (views.local_views, _local_size(views, model)),
+    }
+    inputs, embeddings = {}, []
+    for name, (count, size) in sizes.items():
+        if count:
+            inputs[name] = keras.Input((count, *size, 3), name=name)
+            features = encode(model, ops.reshape(inputs[name], (-1, *size, 3)))
+            embeddings.append(ops.reshape(head(features), (-1, count, projector[-1])))
+    whole = ops.concatenate(embeddings, axis=1) if len(embeddings) > 1 else embeddings[0]
+    return keras.Model(inputs, BatchFigures(loss, dtype="float32", name="figures")(whole), name=f"{model.name}_lejepa")
+
+
+def projector_of(widths: Sequence[int], policy: Any) -> keras.Sequential:
+    """Returns dense layers of these widths, initialised as PyTorch's `Linear`."""
+    # Between them are batch normalisation and ReLU; the last layer has a bias and computes in float32.
+
+    def dense(width: int, use_bias: bool, dtype: Any) -> keras.layers.Layer:
+        uniform = keras.initializers.VarianceScaling(1 / 3, "fan_in", "uniform")
+        return keras.layers.Dense(width, use_bias=use_bias, kernel_initializer=uniform, dtype=dtype)
+
+    parts: list[keras.layers.Layer] = []
+    for width in widths[:-1]:
+        parts += [dense(width, False, policy), BatchNormalization(dtype=policy), keras.layers.ReLU(dtype=policy)]
+    return keras.Sequential([*parts, dense(widths[-1], True, "float32")], name="projector")
+
+
+class BatchFigures(BaseLayer):
+    """The same `FIGURES` in each row, `(pictures, 5)`, of a batch of embeddings `(pictures, views, D)`."""
+
+    loss: LeJEPALoss
+
+    def _check_together(self) -> None:
+        self.seed_generator = SeedGenerator()
+
+    def call(self, embeddings: Any) -> Any:
+        """Returns the figures, without a gradient except for the loss and its terms; slices are drawn again."""
+        terms = self.loss.terms(ops.transpose(embeddings, (1, 0, 2)), seed=self.seed_generator.next())
+        fixed = ops.stop_gradient(embeddings)
+        deviation = ops.sqrt(ops.mean(ops.var(fixed, axis=0)))
+        row = [self.loss.weighted(terms), terms["sigreg"], terms["invariance"], effective_rank(fixed), deviation]
+        return ops.broadcast_to(ops.stack(row)[None], (ops.shape(embeddings)[0], len(FIGURES)))
+
+
+def effective_rank(embeddings: Any) -> Any:
+    """The effective number of directions among vectors `(..., D)`: 1 on a line through 0, up to D; 0 of zeros."""
+    rows = ops.reshape(embeddings, (-1, embeddings.shape[-1]))
+    moments = ops.matmul(ops.transpose(rows), rows) / ops.cast(ops.shape(rows)[0], rows.dtype)
+    tiny = keras.config.epsilon() ** 2
+    return ops.square(ops.trace(moments)) / (ops.sum(ops.square(moments)) + tiny)
+
+
+def figure(y_true: Any, y_pred: Any, number: int = 0) -> Any:
+    """Returns one of the figures of each picture, `(pictures,)`: 0 is the loss that `BatchFigures` has computed."""
+    return y_pred[:, number]
+
+
+class Probe(tasks.Measured):
+    """How often the nearest neighbours of labelled images, among the others of them, have their class."""
+
+    def __init__(self, model: VisionTransformer, images: ImageStream, sharing: Sharing) -> None:
+        if sharing.processes.joint:
+            raise ValueError("Several processes validate LeJEPA only on torch: call evaluation.knn_accuracy later.")
+        if images.target != "class":
+            raise ValueError(f"validation must have the target 'class', but it has {images.target!r}.")
+        super().__init__(model, images, sharing)
+        self._features = keras.Model(model.input, model.get_layer(last_feature(model)).output)
+
+    def evaluate(self, model: keras.Model) -> dict[str, float]:
+        """Returns `{"accuracy": share}` over the images of all processes."""
+        features, labels = [], []
+        for pixels, targets in self.images:
+            if len(pixels):
+                batch = fill_up(tasks.as_input(self.model, pixels), self.images.batch_size)
+                features.append(np.asarray(self._features.predict_on_batch(batch), "float32")[: len(pixels)])
+            labels.append(np.argmax(targets, axis=-1) if np.ndim(targets) > 1 else np.asarray(targets))
+        whole = [np.concatenate(self.processes.gather(np.concatenate(parts))) for parts in (features, labels)]
+        return {"accuracy": neighbour_accuracy(*whole)}
+
+
+def neighbour_accuracy(features: np.ndarray, labels: np.ndarray) -> float:
+    """Returns the share of rows whose class gets most votes of their 20 nearest others: DINO's, exp(cosine / 0.07)."""
+    # `features` are `(rows, D)`, of at least two rows, and `labels` their classes, integers from 0.
+    units = features / np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-12)
+    classes, count = int(labels.max()) + 1, min(NEIGHBOURS, len(labels) - 1)
+    right = 0
+    for start in range(0, len(units), _ROWS):
+        cosines = units[start : start + _ROWS] @ units.T
+        rows = np.arange(len(cosines))[:, None]
+        cosines[rows, start + rows] = -np.inf  # a row is not its own neighbour
+        nearest = np.argsort(-cosines, axis=1, kind="stable")[:, :count]
+        votes = np.zeros((len(cosines), classes))
+        np.add.at(votes, (rows, labels[nearest]), np.exp(cosines[rows, nearest] / TEMPERATURE))
+        right += int(np.sum(votes.argmax(axis=1) == labels[start : start + _ROWS]))
+    return right / len(labels)

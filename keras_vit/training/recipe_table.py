@@ -44,7 +44,6 @@ _JFT: dict[str, Any] = {
 }
 _IMAGENET21K: dict[str, Any] = {**_JFT, "dataset": "ImageNet-21k", "weight_decay": 0.03, "dropout": 0.1}
 _AUGREG_PRETRAINING: dict[str, Any] = {
-    "task": "pretrain",
     **_PRETRAINING,
     "epochs": 300,
     "learning_rate": 0.001,
@@ -65,9 +64,15 @@ _SEGMENTATION: dict[str, Any] = {
     "learning_rate": 1e-3,
     "warmup_steps": 1500,
     "optimizer": "adamw",
-    "augmentation": {"kind": "MaskAugmentation", "scale": (0.5, 2.0), "one_class": 0.75},
 }
 _SEGMENTATION_LACKS = "There, the warm-up begins at a millionth of the rate, and all weights decay"
+_DINOV2: dict[str, Any] = {
+    **_SEGMENTATION,
+    "schedule": "linear_whole",
+    "weight_decay": 1e-4,
+    "source": f"configs beside DINOv2's published heads, mmsegmentation's schedule_40k. {_SEGMENTATION_LACKS}",
+}
+_CROPS = {"kind": "MaskAugmentation", "scale": (0.5, 2.0), "one_class": 0.75}
 
 # EoMT: what all configurations share, and what each data set has (configs/dinov2 and configs/dinov3 of tue-mps/eomt).
 _EOMT: dict[str, Any] = {
@@ -87,30 +92,23 @@ _EOMT_DINOV3 = {
     "backbone_warmup_steps": 3000,
     "first_mask_steps": 3000,
 }
-_EOMT_COCO = {
-    "dataset": "COCO",
-    "queries": 200,
-    "image_size": 640,
-    "augmentation": {"kind": "SegmentAugmentation", "scale": (0.1, 2.0), "jitter": False},
-}
-_EOMT_ADE20K = {
-    "dataset": "ADE20K",
-    "queries": 100,
-    "image_size": 512,
-    "augmentation": {"kind": "SegmentAugmentation", "scale": (0.5, 2.0), "jitter": True},
-}
-_EOMT_ADE20K_PANOPTIC = {
-    **_EOMT_ADE20K,
-    "queries": 200,
-    "image_size": 640,
-    "augmentation": {"kind": "SegmentAugmentation", "scale": (0.1, 2.0), "jitter": True},
-}
-_EOMT_CITYSCAPES = {**_EOMT_ADE20K, "dataset": "Cityscapes", "image_size": 1024}
+
+
+def _eomt_data(dataset: str, queries: int, size: int, least: float, jitter: bool = True) -> dict[str, Any]:
+    how = {"kind": "SegmentAugmentation", "scale": (least, 2.0), "jitter": jitter}
+    return {"dataset": dataset, "queries": queries, "image_size": size, "augmentation": how}
+
+
+_EOMT_COCO = _eomt_data("COCO", 200, 640, 0.1, jitter=False)
+_EOMT_ADE20K_PANOPTIC = _eomt_data("ADE20K", 200, 640, 0.1)
+_EOMT_ADE20K = _eomt_data("ADE20K", 100, 512, 0.5)
+_EOMT_CITYSCAPES = _eomt_data("Cityscapes", 100, 1024, 0.5)
 _EOMT_LACKS = "Pictures of 1280 pixels: image_size=1280. There, 4 GPUs compute in float16: dtype='mixed_float16' here"
 
 
 # OWL-ViT: what its configurations share (scenic/projects/owl_vit/configs of google-research/scenic).
 _OWL: dict[str, Any] = {
+    "dataset": "Objects365, Visual Genome",
     "batch_size": 256,
     "learning_rate": 5e-5,
     "warmup_steps": 1000,
@@ -128,7 +126,6 @@ _OWL_LACKS = (
 
 def _owl_rows() -> list[dict[str, Any]]:
     """Returns a row for each configuration of OWL-ViT."""
-    common = {**_OWL, "dataset": "Objects365, Visual Genome"}
     large = {"image_size": 840, "learning_rate": 2e-5, "steps": 70_000}
     rows = [
         ("owl_b32", "CLIP ViT-B/32", "clip_b32.py", {"steps": 140_000}),
@@ -138,7 +135,7 @@ def _owl_rows() -> list[dict[str, Any]]:
     ]
     source = "google-research/scenic, projects/owl_vit/configs/"
     return [
-        {**common, **row, "name": f"detection/{name}", "models": models, "source": f"{source}{file}. {_OWL_LACKS}"}
+        {**_OWL, **row, "name": f"detection/{name}", "models": models, "source": f"{source}{file}. {_OWL_LACKS}"}
         for name, models, file, row in rows
     ]
 
@@ -167,9 +164,9 @@ def _eomt_rows() -> list[dict[str, Any]]:
     result = []
     for name, size, steps, data, rates in rows:
         family = "DINOv3" if "dinov3" in name else "DINOv2"
-        source = f"tue-mps/eomt, configs/{family.lower()}. {_EOMT_LACKS}"
         row = {"name": f"segmentation/eomt_{name}", "models": f"EoMT-{size} on {family}", "steps": steps}
-        result.append(_EOMT | data | rates | row | {"source": source})
+        row["source"] = f"tue-mps/eomt, configs/{family.lower()}. {_EOMT_LACKS}"
+        result.append(_EOMT | data | rates | row)
     return result
 
 
@@ -325,6 +322,7 @@ ROWS: tuple[dict[str, Any], ...] = (
     {
         **_DEIT,
         "name": "pretrain/deit",
+        "task": "pretrain",
         "end": 1e-5,
         "source": "arXiv 2012.12877, Table 9, facebookresearch/deit main.py; with its teacher: distillation(teacher). "
         f"{_DEIT_LACKS}, repeated augmentation",
@@ -352,23 +350,13 @@ ROWS: tuple[dict[str, Any], ...] = (
             ("ViT-H/14", 224, 0.55),
         )
     ),
+    {**_DINOV2, "name": "segmentation/dinov2_linear", "models": "DINOv2", "augmentation": _CROPS},
     {
-        **_SEGMENTATION,
-        "name": "segmentation/dinov2_linear",
-        "models": "DINOv2",
-        "schedule": "linear_whole",
-        "weight_decay": 1e-4,
-        "source": f"configs beside DINOv2's published heads, mmsegmentation's schedule_40k. {_SEGMENTATION_LACKS}",
-    },
-    {
-        **_SEGMENTATION,
+        **_DINOV2,
         "name": "segmentation/dinov2_ms",
         "models": "DINOv2, with layers=4",
-        "schedule": "linear_whole",
-        "weight_decay": 1e-4,
         "image_size": 640,
-        "augmentation": {"kind": "MaskAugmentation", "scale": (1.0, 3.0), "one_class": 0.75},
-        "source": f"configs beside DINOv2's published heads, mmsegmentation's schedule_40k. {_SEGMENTATION_LACKS}",
+        "augmentation": {**_CROPS, "scale": (1.0, 3.0)},
     },
     {
         **_SEGMENTATION,
@@ -377,7 +365,7 @@ ROWS: tuple[dict[str, Any], ...] = (
         "schedule": "cosine_whole",
         "weight_decay": 1e-3,
         "dropout": 0.1,
-        "augmentation": {"kind": "MaskAugmentation", "scale": (0.5, 2.0), "one_class": 0.75, "hue": 0.5},
+        "augmentation": {**_CROPS, "hue": 0.5},
         "source": f"facebookresearch/dinov3, dinov3/eval/segmentation. {_SEGMENTATION_LACKS}",
     },
     *_eomt_rows(),

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
-from keras_vit._arguments import did_you_mean, pair
+from keras_vit._arguments import check_type, did_you_mean, pair
 from keras_vit._options import (
     FROM_0,
     GIVEN,
@@ -22,6 +22,7 @@ from keras_vit._options import (
     Positive,
     Rate,
     Whole,
+    as_python,
     option,
 )
 from keras_vit._terminal import Table
@@ -38,9 +39,9 @@ TASKS = {
     "finetune": ("tasks", "FineTuning"),
     "pretrain": ("pretraining", "Pretraining"),
     "masked_patches": ("pretraining", "MaskedPatches"),
-    "lejepa": ("lejepa", "LeJEPA"),
+    "lejepa": ("pretraining", "LeJEPA"),
     "segmentation": ("segmentation", "LinearSegmentation"),
-    "eomt": ("eomt", "EoMTSegmentation"),
+    "eomt": ("segmentation", "EoMTSegmentation"),
     "detection": ("boxes", "BoxDetection"),
 }
 # Where fields apply: the target of the data, the objective, the model and the optimizer.
@@ -62,7 +63,7 @@ Steps = Annotated[
 def _weights(name: str, value: Any) -> Any:
     """Returns the factors of classes: "balanced", or numbers by the names of classes."""
     if isinstance(value, dict):
-        return {key: FROM_0(f"{name}[{key!r}]", weight) for key, weight in value.items()}
+        return {as_python(key): FROM_0(f"{name}[{key!r}]", weight) for key, weight in value.items()}
     if value != "balanced":
         raise (ValueError if isinstance(value, str) else TypeError)(
             f'{name} must be "balanced", a dict of weights or None, but {value!r} was given.'
@@ -82,9 +83,7 @@ _AUGMENTATIONS = {
 
 
 def _augmentation(name: str, value: Any) -> Any:
-    """Returns how training images are changed."""
-    if not isinstance(value, tuple(_AUGMENTATIONS.values())):
-        raise TypeError(f"{name} must be an Augmentation, but {value!r} was given.")
+    check_type(name, value, tuple(_AUGMENTATIONS.values()), "an Augmentation")
     return value
 
 
@@ -212,9 +211,7 @@ class Recipe(Options):
         if self.batch_size % self.accumulate:
             raise ValueError(f"batch_size={self.batch_size} must be a multiple of accumulate={self.accumulate}.")
         if self.steps is not None and self.epochs is not None:
-            raise ValueError(
-                f"A recipe has either steps or epochs, but steps={self.steps} and epochs={self.epochs} were given."
-            )
+            raise ValueError(f"A recipe has steps or epochs, not both, but {self.steps} and {self.epochs} were given.")
 
     def replace(self, **changes: Any) -> "Recipe":
         """Returns a copy with other values in some fields; `steps` and `epochs` take each other's place.
@@ -293,8 +290,7 @@ def recipe(name: str) -> Recipe:
         >>> training.recipe("finetune/imagenet2012").replace(batch_size=64).steps
         20000
     """
-    if not isinstance(name, str):
-        raise TypeError(f"The name of a recipe must be a string, but {name!r} was given.")
+    check_type("The name of a recipe", name, str, "a string")
     recipes = {row.name.lower(): row for row in _recipes()}
     if name.lower() in recipes:
         return recipes[name.lower()]
@@ -323,11 +319,7 @@ def list_recipes(query: str | None = None) -> Table:
 
 @functools.cache
 def _recipes() -> tuple[Recipe, ...]:
-    """Returns all published recipes, in the order of `ROWS`; made once."""
     return tuple(Recipe.from_dict({**row, "given": ()}) for row in ROWS)
-
-
-# The Keras objects that a recipe names
 
 
 def build_loss(recipe: Recipe, class_weight: Sequence[float] | None = None) -> "keras.losses.Loss":

@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import keras
 
-from keras_vit._arguments import Source, check_choice, listing, matches, warn_caller
+from keras_vit._arguments import Source, check_choice, check_type, listing, matches, warn_caller
 from keras_vit._files import replacing, write_text
 from keras_vit._keras import layers_inside, set_random_seed, without_importing_tensorflow
-from keras_vit._options import FROM_0, check
+from keras_vit._options import FROM_0, INSIDE, check
 from keras_vit._processes import XLA, Processes, may_use_xla, scope_of, switched_on
 from keras_vit._terminal import PlainData, Table
 from keras_vit.checkpoints import find_checkpoint, open_checkpoint, pair_in, resolve_source
@@ -39,7 +39,18 @@ if TYPE_CHECKING:
     from keras_vit.text import OpenVocabularyDetector
 
 _BY_TARGET = {"mask": "segmentation", "segments": "eomt", "boxes": "detection"}  # of a recipe that names no task
+_HELD_OUT = dataclasses.replace(INSIDE, expected="data or a share between 0 and 1, such as 0.1")
 _UPDATES_WORTH_COMPILING = 50  # XLA takes some seconds longer than TensorFlow to make a program
+
+
+def _measured(column: str, what: str) -> Any:
+    """A property of `Trained`: a column of the row of the log that is `kept`, or else of the last one."""
+
+    def value(trained: "Trained") -> float | None:
+        kept = next((row for row in trained.log if row.get("kept")), trained.log[-1] if trained.log else {})
+        return kept.get(column)
+
+    return property(value, doc=f"{what}, of the trained model; None if it was not measured.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,35 +85,11 @@ class Trained(PlainData):
     derived: ClassVar[tuple[str, ...]] = ("accuracy", "mean_iou", "panoptic_quality", "ap", "ap50")
     hidden: ClassVar[tuple[str, ...]] = ("model", "owl")
 
-    @property
-    def _kept(self) -> dict[str, Any]:
-        """The row of the log whose weights the model has: the one that is `kept`, or else the last."""
-        return next((row for row in self.log if row.get("kept")), self.log[-1] if self.log else {})
-
-    @property
-    def accuracy(self) -> float | None:
-        """Accuracy of the trained model on the validation images; None without validation."""
-        return self._kept.get("val_accuracy")
-
-    @property
-    def mean_iou(self) -> float | None:
-        """The mean intersection over union of the trained model; None without masks to evaluate on."""
-        return self._kept.get("val_mean_iou")
-
-    @property
-    def panoptic_quality(self) -> float | None:
-        """The panoptic quality (PQ) of the trained model; None if there were no segments to evaluate on."""
-        return self._kept.get("val_panoptic_quality")
-
-    @property
-    def ap(self) -> float | None:
-        """COCO's average precision of the trained model's boxes; None without boxes to evaluate on."""
-        return self._kept.get("val_ap")
-
-    @property
-    def ap50(self) -> float | None:
-        """The average precision at an IoU of 0.5 (AP50); None if there were no boxes to evaluate on."""
-        return self._kept.get("val_ap50")
+    accuracy = _measured("val_accuracy", "Accuracy on the validation images")
+    mean_iou = _measured("val_mean_iou", "The mean intersection over union")
+    panoptic_quality = _measured("val_panoptic_quality", "The panoptic quality (PQ)")
+    ap = _measured("val_ap", "COCO's average precision of boxes")
+    ap50 = _measured("val_ap50", "The average precision of boxes at an IoU of 0.5 (AP50)")
 
 
 def train(
@@ -129,12 +116,9 @@ def train(
     """
     changes, settings = split_options(options)
     recipe = _as_recipe(recipe, changes)
+    validation = float(_HELD_OUT("validation", validation)) if isinstance(validation, numbers.Real) else validation
     task = _task_of(recipe.task or _BY_TARGET.get(recipe.augmentation.targets[0], "finetune")) if task is None else task
-    if not isinstance(task, Task):
-        raise TypeError(
-            f"task must be what training.distillation(teacher) returns, but {task!r} was given. "
-            "Give the name of a task in the recipe: recipe.replace(task=name)."
-        )
+    check_type("task", task, Task, "what training.distillation(teacher) returns (names: recipe.replace(task=name))")
     if "task" in recipe.given and recipe.task not in (None, task.name):
         raise ValueError(f"The recipe has task={recipe.task!r}, but this call is for {task.title}: use training.train.")
     return run_task(Given(model, data, validation, recipe, settings, target), task, output)
@@ -212,7 +196,7 @@ def pretrain(
     *,
     validation: Any = None,
     output: str | os.PathLike[str] | None = None,
-    objective: str | Task = "labels",
+    objective: str | Task | None = None,
     target: str = "class",
     **options: Any,
 ) -> Trained:
@@ -229,7 +213,8 @@ def pretrain(
         objective: `"labels"`: the recipe's softmax or sigmoid loss on the head, whose biases begin at the recipe's
             `head_bias`. `"masked_patches"`: half of the patches are corrupted, and the 3-bit mean colour of each has to
             be predicted. `"lejepa"`: views of a picture get similar, normally distributed embeddings (arXiv
-            2511.08544). The last two keep a head as it is. A `LeJEPA` has other settings.
+            2511.08544). The last two keep a head as it is. A `LeJEPA` has other settings. None: what the recipe is
+            for, `"labels"` for most.
         target: As in `finetune`.
         **options: As in `finetune`. `seed` also decides a variant's initial weights and the corrupted patches.
 
@@ -243,10 +228,14 @@ def pretrain(
         >>> recipe, fresh = training.Recipe(steps=1, batch_size=2, image_size=8), keras_vit.VisionTransformer(config)
         >>> done = training.pretrain(fresh, (pixels, labels), recipe, objective="masked_patches", verbose=False)
     """
+    objectives = ("labels", "masked_patches", "lejepa")
+    if objective is None:
+        named = None if recipe is None else _as_recipe(recipe, {}).task
+        objective = named if named in objectives else "labels"
     if isinstance(objective, Task):
         task = objective
     else:
-        check_choice("objective", objective, ("labels", "masked_patches", "lejepa"))
+        check_choice("objective", objective, objectives)
         task = _task_of("pretrain" if objective == "labels" else objective)
     if recipe is None:
         if task.objective == "labels":
@@ -382,10 +371,9 @@ def run_task(given: Given, task: Task, output: str | os.PathLike[str] | None = N
         model, tests = prepare_model(given, images, task), None
         if evaluated is not None:
             tests = stack.enter_context(open_validation(evaluated, images, model, reading))
-            if evaluated is given.validation and is_same_data(images, tests):
-                warn_caller(
-                    "validation holds the training images themselves: its figures do not measure generalisation."
-                )
+            same = evaluated is given.validation and images.contents() == tests.contents()
+            if same and tests.contents() is not None:  # of a pipeline
+                warn_caller("validation holds the training images themselves: it does not measure generalisation.")
         steps = given.recipe.steps
         every = settings.every or max(1, min(images.steps_per_epoch or steps, math.ceil(steps / 10)))
         run = Run(task, given, model, images, tests, Sharing.of(processes, model), every)
@@ -393,12 +381,12 @@ def run_task(given: Given, task: Task, output: str | os.PathLike[str] | None = N
         begun = run.beginning() if output is not None and processes.first else {}
         folder = None if output is None else RunFolder(output, run.settings(), settings.resume, processes, begun)
         reset_randomness(model, settings.seed)
-        learning = task.loss(run)
-        trained = compile_model(run, *learning[:3])
+        trained, loss, metrics, batch = task.loss(run)
+        compile_model(run, trained, loss, metrics)
         verbose = settings.verbose and processes.first
         if verbose:
             report(summary(run, None if reading["holdout"] else evaluated))
-        log = fit(run, trained, learning[3], folder, verbose)
+        log = fit(run, trained, batch, folder, verbose)
         class_names = list(model.config.class_names or ()) or None
         owl = task.finish(run, trained, folder.path if folder and processes.first else None)
         done = Trained(model, given.recipe, log, class_names, folder and folder.path, list(images.bad), owl)
@@ -411,11 +399,7 @@ def run_task(given: Given, task: Task, output: str | os.PathLike[str] | None = N
 def data_to_evaluate_on(given: Given, task: Task) -> Any:
     """The data with images to evaluate on: `validation`, or `data` with a test split or for a share, or None."""
     recipe, validation = given.recipe, given.validation
-    if isinstance(validation, numbers.Real):
-        if not 0 < validation < 1:
-            raise ValueError(
-                f"validation must be data or a share between 0 and 1, such as 0.1, but {validation} was given."
-            )
+    if isinstance(validation, float):
         return given.data
     if validation is not None:
         return validation
@@ -433,16 +417,13 @@ def refuse_to_empty(source: Any, output: Any, resume: bool) -> None:
         return
     path = Path(source).expanduser().resolve()  # as `load` finds it
     if Path(output).expanduser().resolve() in path.parents and path.exists():
-        raise ValueError(
-            f"resume=False (--restart) empties {output}, where {source} lies: choose another output, or move it."
-        )
+        raise ValueError(f"resume=False (--restart) empties {output}, where {source} lies: choose another output.")
 
 
 def with_source(given: Given, processes: Processes) -> Given:
     """Returns what is given, with the model of a file of Keras, on the devices that train it, and its image size."""
     source, recipe, dtype, distribution = given.model, given.recipe, given.settings.dtype, given.settings.distribution
-    if not isinstance(source, (str, os.PathLike, ImageModel)):
-        raise TypeError(f"model must be a model of keras_vit, or name one, but {type(source).__name__} was given.")
+    check_type("model", source, (str, os.PathLike, ImageModel), "a model of keras_vit, or name one,")
     if isinstance(source, ImageModel):
         if dtype is not None:
             raise ValueError("dtype is for models that are loaded here; give model.with_config(dtype=...) instead.")
@@ -467,7 +448,7 @@ def reading_of(given: Given, processes: Processes) -> dict[str, Any]:
         "on_bad_image": settings.on_bad_image,
         "shard": processes.shard,
         "channels": channels_of(given.model),
-        "holdout": float(given.validation) if isinstance(given.validation, numbers.Real) else None,
+        "holdout": given.validation if isinstance(given.validation, float) else None,
     }
 
 
@@ -506,10 +487,8 @@ def channels_of(source: Model | Source) -> int:
 def recipe_for_images(recipe: Recipe, images: ImageStream, task: Task) -> Recipe:
     """Returns the recipe with the number of updates and the loss for these images, from which the task can learn."""
     if images.target not in task.targets:
-        raise ValueError(
-            f"{task.objective} takes data of the target {listing(task.targets)}, but the target of this data is "
-            f"{images.target!r}."
-        )
+        wanted, found = listing(task.targets), images.target
+        raise ValueError(f"{task.objective} takes data of the target {wanted}, but this data has the target {found!r}.")
     check(recipe, {"target": images.target, "objective": task.objective})
     warmups = {name: getattr(recipe, name) for name in ("warmup_steps", "backbone_warmup_steps")}
     own, given = {name: steps for name, steps in warmups.items() if name in recipe.given}, recipe.given
@@ -543,33 +522,19 @@ def prepare_model(given: Given, images: ImageStream, task: Task) -> Model:
                 "layer_decay=None, or let them train."
             )
     if recipe.optimizer == "muon" and not any(map(is_moved_by_muon, model.trainable_weights)):
-        raise ValueError(
-            f'optimizer="muon": No matrix of a block of {model.name} trains, and Muon moves nothing else. Give '
-            'optimizer="adamw".'
-        )
+        raise ValueError(f"optimizer='muon' moves matrices of blocks, but none of {model.name} trains. Give 'adamw'.")
     return model
 
 
-def is_same_data(one: ImageStream, other: ImageStream) -> bool:
-    """Whether two streams have the same examples; False for pipelines, of which nobody knows."""
-    return one.contents() is not None and one.contents() == other.contents()
-
-
-def compile_model(run: Run, trained: keras.Model, loss: Any, metric: Any) -> keras.Model:
-    """Returns the model that computes the loss of a run, compiled; its weights are those of the run's model."""
+def compile_model(run: Run, trained: keras.Model, loss: Any, metrics: list[keras.metrics.Metric]) -> None:
+    """Compiles the model that computes the loss of a run."""
     optimizer = build_optimizer(run.recipe, run.model)
     if trained is not run.model and run.model.dtype_policy.name == "mixed_float16":
         trained.autocast = False  # its layers cast by themselves
         trained.dtype_policy = run.model.dtype_policy  # Keras asks the model whether the loss has to be scaled
-    trained.compile(
-        optimizer,
-        loss,
-        weighted_metrics=[metric] if metric else None,
-        jit_compile=jit_compile(trained, run.recipe.steps),
-    )
-    run.sharing.average_gradients(optimizer, trained.optimizer)
-    run.sharing.average_moments(trained)
-    return trained
+    jit = jit_compile(trained, run.recipe.steps)
+    trained.compile(optimizer, loss, weighted_metrics=metrics or None, jit_compile=jit)
+    run.sharing.average(trained, optimizer)
 
 
 def jit_compile(model: keras.Model, updates: int) -> bool | str:

@@ -1,12 +1,11 @@
-"""Training of a linear head on the patches of any Vision Transformer, which finds the class of every pixel.
-
-The recipes are those with which the heads of DINOv2 and DINOv3 were trained.
-"""
+"""Training of segmentation: a linear head on any Vision Transformer, as of DINOv2 and DINOv3, or an EoMT."""
 
 import contextlib
 import dataclasses
+import functools
 import itertools
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,18 +13,28 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit._arguments import check_choice, listing, pair
+from keras_vit._arguments import check_choice, check_type, listing, matches, pair, to_numpy
 from keras_vit._options import option, refuse
-from keras_vit.data import ImageStream, MaskedImages, has_test_split, open_masks
+from keras_vit._processes import current, share
+from keras_vit.data import ImageStream, MaskedImages, has_test_split, open_masks, open_segments
 from keras_vit.data.masks import names_beside
+from keras_vit.detection import MeanAP, found_in
 from keras_vit.layers import resize
-from keras_vit.models import EoMT, LinearSegmenter, LinearSegmenterConfig
+from keras_vit.models import (
+    EoMT,
+    EoMTConfig,
+    LinearSegmenter,
+    LinearSegmenterConfig,
+    VisionTransformer,
+    weights_by_path,
+)
 from keras_vit.models.changes import copy_state
 from keras_vit.preprocessing.images import centre_margins
-from keras_vit.segmentation import evaluate, segment
+from keras_vit.segmentation import MeanIoU, PanopticQuality, evaluate, segment
 from keras_vit.segmentation.segmenting import plot_beside_labels
 from keras_vit.training import tasks
 from keras_vit.training.distribution import Sharing, check_equal_parts
+from keras_vit.training.mask_classification import MaskClassificationLoss, Targets, pad_targets
 from keras_vit.training.recipes import Recipe
 from keras_vit.training.trainable import freeze
 
@@ -46,8 +55,6 @@ def segmentation_task(has_queries: bool, ignore: int, reduce_zero_label: bool, h
     refuse(_OF_HEADS, heads, {"head": "EoMT" if has_queries else "linear"})
     if not has_queries:
         return LinearSegmentation(ignore, reduce_zero_label, heads["layers"], heads["pictures"], heads["frozen"])
-    from keras_vit.training.eomt import EoMTSegmentation
-
     return EoMTSegmentation(ignore, reduce_zero_label, heads["stuff_classes"])
 
 
@@ -91,14 +98,10 @@ class LinearSegmentation(tasks.Task):
         if isinstance(source, LinearSegmenter):
             return self._with_its_head(source, recipe, images)
         if isinstance(source, EoMT):
-            raise TypeError(
-                f"The recipe {recipe.name} trains a linear head. For an EoMT give one of segmentation/eomt_..."
-            )
+            raise TypeError(f"The recipe {recipe.name} is not for an EoMT. Give one of segmentation/eomt_...")
         if not self.frozen and recipe.lora_rank is not None:
-            raise ValueError(
-                "frozen=False trains the backbone, but with lora_rank its adapters train. Give one of the two."
-            )
-        tasks.require_backbone(source, "a LinearSegmenter")
+            raise ValueError("frozen=False trains the backbone, but lora_rank trains its adapters. Give only one.")
+        check_type("model", source, VisionTransformer, "a VisionTransformer or a LinearSegmenter")
         crop, size = _crop_and_input(recipe, source)
         backbone = tasks.bare_backbone(source, **size, drop_path=recipe.drop_path)
         if self.layers > backbone.config.depth:
@@ -155,7 +158,7 @@ class LinearSegmentation(tasks.Task):
             padded[:, top : top + height, left : left + width] = crops
             return padded, masks
 
-        return model, MaskLoss(run.given.data.ignore), None, batch
+        return model, MaskLoss(run.given.data.ignore), [], batch
 
     def measure(self, run: tasks.Run) -> "MeasuredMasks":
         return MeasuredMasks(run.model, run.tests, run.sharing, run.given.data.ignore)
@@ -205,10 +208,7 @@ class MaskLoss(keras.losses.Loss):
 
 
 class MeasuredMasks(tasks.Measured):
-    """The mean intersection over union during a run; each process measures its part of the pictures.
-
-    On JAX in several processes the run's model is one of all of them, and each measures with a copy of its own.
-    """
+    """The mean intersection over union during a run; each process measures its part, on JAX with a copy of its own."""
 
     def __init__(self, model: LinearSegmenter, images: ImageStream, sharing: Sharing, ignore: int) -> None:
         super().__init__(model, images, sharing)
@@ -226,7 +226,6 @@ class MeasuredMasks(tasks.Measured):
         return {"mean_iou": result.mean_iou, "pixel_accuracy": result.pixel_accuracy}
 
     def draw(self, path: Path) -> None:
-        """Writes a picture file: the first pictures, their labels and what the model finds."""
         classes = {k: k for k in range(self.model.config.classes) if k != self._ignore}
         with self._alone():
             pairs = itertools.islice(self.pairs, tasks.SHOWN)
@@ -243,3 +242,299 @@ class MeasuredMasks(tasks.Measured):
             yield
         finally:
             keras.distribution.set_distribution(distribution)
+
+
+# An EoMT: masked attention, one update of the weights, and whole runs
+
+QUERIES = 100
+_DRAWS = 6  # what tells these random numbers from those of the data
+
+
+def mask_probabilities(step: Any, starts: Sequence[int], ends: Sequence[int], power: float = 0.9) -> np.ndarray:
+    """Returns the probability of masked attention in each block with queries, float32 `(blocks,)`.
+
+    From the update in `starts` to that in `ends`, it falls from 1 to 0 as a polynomial of exponent `power`. `step` is
+    the update, counted from 0. Raises ValueError unless each end is later than its start.
+
+    Examples:
+        >>> training.mask_probabilities(150, starts=[100, 200], ends=[200, 300], power=1.0).tolist()
+        [0.5, 1.0]
+    """
+    first, last = np.asarray(starts, "float64"), np.asarray(ends, "float64")
+    if first.shape != last.shape or (first >= last).any():
+        raise ValueError(f"Each of ends must be later than its start, but starts={starts} and ends={ends} were given.")
+    left = np.clip(1 - (step - first) / (last - first), 0, 1)
+    return (left**power).astype("float32")
+
+
+def mask_windows(steps: int, blocks: int, first: int | None = None) -> tuple[list[int], list[int]]:
+    """Returns the updates in which the probability of masks of each block begins to fall, and those where it is 0."""
+    # As the authors have it: of `steps` updates each fall takes a sixth, and the `blocks` begin evenly from the end of
+    # the first sixth to that of the fourth. Where `first` is given, the first block's fall is from update 0 to `first`
+    # instead, at most to the end (DINOv3).
+    sixth = steps / 6
+    starts = [round(start) for start in np.linspace(sixth, 4 * sixth, blocks)]
+    ends = [max(round(start + sixth), start + 1) for start in starts]
+    if first is not None:
+        starts[0], ends[0] = 0, max(1, min(first, steps))
+    return starts, ends
+
+
+def predictions(
+    model: EoMT, images: Any, mask_probability: Any = 1.0, draws: Any = None, rope_scale: Any = None
+) -> list[dict[str, Any]]:
+    """Returns the predictions of an EoMT in training, before each block with queries and after the last one.
+
+    They are logits, `{"masks": (N, Q, rows, columns), "classes": (N, Q, classes + 1)}`.
+
+    Args:
+        model: An `EoMT`; TypeError for another model.
+        images: Normalised, as `model.predict` takes them.
+        mask_probability: Probability that a query attends only inside its mask, a number or one for each block with
+            queries.
+        draws: Uniform numbers `(blocks, batch, queries)`; ValueError without them for probabilities between 0 and 1.
+        rope_scale: Factor of rotary coordinates; DINOv3's authors draw one for each batch, from 0.5 to 2.
+
+    Examples:
+        >>> len(training.predictions(keras_vit.EoMT(eomt_config), small_images)) == eomt_config.query_blocks + 1
+        True
+    """
+    check_type("model", model, EoMT, "an EoMT")
+    return model.predictions(images, mask_probability, draws, rope_scale)
+
+
+def segmentation_step(
+    model: EoMT,
+    optimizer: Any,
+    loss: MaskClassificationLoss,
+    images: Any,
+    targets: Targets,
+    points: Any = None,
+    mask_probability: Any = 1.0,
+    draws: Any = None,
+    rope_scale: Any = None,
+) -> dict[str, float]:
+    """Trains an EoMT on one batch, in place, for your own training loop; `finetune_segmentation` is a whole run.
+
+    Returns `loss`, and `gradient_norm` before clipping (NaN of an optimizer that does not keep it). `optimizer` is a
+    Keras optimizer. `targets` and `points` are as `loss` takes them, the rest and the errors as in `predictions`.
+
+    Examples:
+        >>> model, loss = keras_vit.EoMT(eomt_config), training.MaskClassificationLoss(eomt_config.classes, points=8)
+        >>> target = {"masks": np.ones((1, 4, 4), bool), "labels": [1]}
+        >>> sorted(training.segmentation_step(model, training.AdamW(), loss, small_images, [target] * 4))
+        ['gradient_norm', 'loss']
+    """
+    trained = tasks.ComputesLoss(
+        model,
+        lambda inputs, training: predictions(model, inputs, mask_probability, draws, rope_scale),
+        lambda _, found: loss(targets, found, points),
+    )
+    trained.compile(optimizer, run_eagerly=True, auto_scale_loss=False)
+    value = trained.train_on_batch(images, np.zeros(len(images)))
+    norm = getattr(optimizer, "gradient_norm", None)
+    return {"loss": float(value), "gradient_norm": float("nan") if norm is None else float(to_numpy(norm.value))}
+
+
+@dataclasses.dataclass(frozen=True)
+class EoMTSegmentation(tasks.Task):
+    """Training of an EoMT on pictures with segments; `finetune_segmentation` makes it."""
+
+    ignore: int = 255
+    reduce_zero_label: bool = False
+    stuff: tuple[int, ...] = ()  # numbers of the classes without single things; none: those that the data names
+
+    name = "eomt"
+    title = "segmentation with queries"
+    objective = "segmentation"
+    targets = ("segments",)
+    picture = "masks.png"
+
+    def data(self, given: tasks.Given) -> tasks.Given:
+        settings, validation = given.settings, given.validation
+        known = {"ignore": self.ignore, "reduce_zero_label": self.reduce_zero_label}
+        segments = open_segments(given.data, classes=settings.classes, class_names=settings.class_names, **known)
+        if segments.masks is not None:
+            segments.masks.check_classes_occur(settings.on_bad_image, queries=True)
+        if self.stuff and segments.task == "semantic":
+            raise ValueError(f"stuff_classes={self.stuff} is for single things, but semantic masks have none.")
+        segments = dataclasses.replace(segments, stuff=self.stuff or segments.stuff)
+        PanopticQuality(segments.classes, segments.stuff)  # refuses other numbers before anything is trained
+        if not given.is_share:
+            named = {"classes": segments.classes, "class_names": segments.class_names}
+            validation = open_segments(validation, **named, **known)
+        return given.changed(data=segments, validation=validation, classes=None, class_names=None)
+
+    def model(self, given: tasks.Given, images: ImageStream) -> EoMT:
+        """Returns a copy of a given EoMT, with a new class head for other classes, or one on a VisionTransformer."""
+        recipe, task = given.recipe, images.task
+        if task == "instance" and given.data.stuff:
+            task = "panoptic"
+        source = tasks.loaded(given)
+        size = pair("image_size", recipe.image_size)
+        if size[0] != size[1]:
+            raise ValueError(f"image_size must be a square for an EoMT, but {size} was given.")
+        names = tasks.names_of(images)
+        if isinstance(source, EoMT):
+            known = source.config
+            if "queries" in recipe.given and recipe.queries != known.queries:
+                raise ValueError(f"queries={recipe.queries} is for a new EoMT, but this one has {known.queries}.")
+            if names != known.class_names and {*(names or ())} == {*(known.class_names or (None,))}:
+                raise ValueError(
+                    f"The classes of the data are those of the model, {listing(known.class_names)}, in another order. "
+                    "Pass class_names= in the model's order, or put a classes.txt into the folder."
+                )
+            if images.classes == known.classes and (names is None or known.class_names in (None, names)):
+                return source.with_config(image_size=size, task=task, class_names=names or known.class_names)
+            source = source.with_config(image_size=size, task=task)
+            config = source.config.replace(classes=images.classes, class_names=names)
+            model = EoMT(config, name=source.name, dtype=source.backbone.dtype_policy)
+            copy_state(source, model, {"class_head"})
+            reinitialise_layers(model, ("class_head",))
+            return model
+        model = new_eomt(source, size, images.classes, names, task, recipe.queries or QUERIES)
+        tasks.warn_of_many_patches(recipe, model.config.backbone.grid_size)
+        return model
+
+    def loss(self, run: tasks.Run) -> tasks.Learning:
+        """Returns the model that computes the loss, of masked attention and random points that the seed draws."""
+        model, config, images, recipe = run.model, run.model.config, run.images, run.recipe
+        check_equal_parts(model, images)  # the loss is a mean over all masks of a part
+        starts, ends = mask_windows(recipe.steps, config.query_blocks, recipe.first_mask_steps)
+
+        def batch(number: int) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+            pictures, targets = images.batch(number)
+            # Those of the whole batch, of which this process has a part.
+            whole, rng = images.batch_size, np.random.default_rng([run.seed, _DRAWS, number, 0])
+            count, rows = len(pictures), share(whole, images.shard)
+            probability = mask_probabilities(number // recipe.accumulate, starts, ends, recipe.power)
+            inputs = {
+                "images": np.asarray(tasks.as_input(model, pictures), "float32"),
+                "probability": np.tile(probability, (count, 1)),
+                "draws": rng.random((whole, config.query_blocks, config.queries), dtype="float32")[rows],
+                # DINOv3's authors draw one for each batch.
+                "scale": np.full((count,), np.exp(rng.uniform(-math.log(2), math.log(2))), "float32"),
+            }
+            seeds = rng.integers(0, 2**31, (whole, config.query_blocks + 1, 2)).astype("int32")
+            return inputs, pad_targets(targets, tasks.PADDED_TO) | {"seeds": seeds[rows]}
+
+        terms = MaskClassificationLoss(config.classes, recipe.points)
+        answer, loss = functools.partial(answers_of, model), functools.partial(loss_of, terms, config.queries)
+        return tasks.ComputesLoss(model, answer, loss), None, [], batch
+
+    def measure(self, run: tasks.Run) -> "MeasuredSegments":
+        return MeasuredSegments(run.model, run.tests, run.sharing, run.given.data.stuff)
+
+
+def new_eomt(source: Any, size: tuple[int, int], classes: int, names: Any, task: str, queries: int) -> EoMT:
+    """Returns an EoMT for these classes and a task, on a copy of a VisionTransformer."""
+    # There are as many blocks with queries as in the published models of that depth.
+    check_type("model", source, VisionTransformer, "a VisionTransformer or an EoMT")
+    divides = size[0] % 16 or not any(side % patch for side, patch in zip(size, source.config.patch_size, strict=True))
+    backbone = tasks.bare_backbone(source, image_size=size, **({} if divides else {"patch_size": 16}))
+    depth = backbone.config.depth
+    blocks = 3 if depth <= 12 else 4 if depth < 40 else 5
+    config = EoMTConfig(
+        backbone=backbone.config,
+        classes=classes,
+        class_names=names,
+        queries=queries,
+        query_blocks=min(blocks, depth),
+        upscale_blocks=max(1, int(math.log2(max(backbone.config.patch_size))) - 2),
+        task=task,
+    )
+    model = EoMT(config, name=backbone.name, dtype=backbone.dtype_policy)
+    copy_state(backbone, model.backbone)
+    reinitialise_layers(model, ("queries", "mask_head", "class_head", "upscale_*"))
+    return model
+
+
+def reinitialise_layers(model: EoMT, layers: Sequence[str]) -> None:
+    """Draws new values, as PyTorch starts them, for the weights of layers that a pattern fits, but normalisations."""
+    width = model.config.backbone.width
+    for name, weight in weights_by_path(model).items():
+        if not any(matches(name.partition("/")[0], pattern) for pattern in layers) or "/norm/" in name:
+            continue
+        if name.startswith("queries"):
+            weight.assign(keras.random.normal(weight.shape))
+            continue
+        bound = 1 / math.sqrt(width)
+        if "/conv1/" in name:  # PyTorch counts four outputs of each input there
+            bound = 1 / math.sqrt(4 * width)
+        elif "/conv2/" in name:
+            bound = 1 / 3
+        weight.assign(keras.random.uniform(weight.shape, -bound, bound))
+
+
+def answers_of(model: EoMT, inputs: Any, training: bool | None) -> list[dict[str, Any]]:
+    """Returns the `predictions` of a batch: `images`, `probability`, `draws`, and `scale` of rotary coordinates."""
+    draws = ops.transpose(inputs["draws"], (1, 0, 2))
+    scale = inputs["scale"][0] if model.config.backbone.rotary_embedding == "dinov3" else None
+    return model.predictions(inputs["images"], inputs["probability"], draws, scale, training)
+
+
+def loss_of(loss: MaskClassificationLoss, queries: int, targets: Any, predicted: list[dict[str, Any]]) -> Any:
+    """Returns the loss of predictions with padded targets, a scalar."""
+    # In several processes, terms are divided by the mean of what each process would divide by: so their mean is the
+    # loss of one process.
+    pairs, share_of_weights, processes = None, 1.0, current()
+    if processes.apart:
+        own = np.minimum((ops.convert_to_numpy(targets["labels"]) >= 0).sum(-1), queries).sum()
+        pairs = float(processes.total(np.float64(own))) / processes.count
+        without = loss.no_object * queries * len(targets["labels"])
+        weights = [count * (1 - loss.no_object) + without for count in (own, pairs)]
+        share_of_weights = float(weights[0] / weights[1])
+    total: Any = 0.0
+    for i, prediction in enumerate(predicted):
+        seed = ops.cast(targets["seeds"][:, i], "uint32")
+        (terms,) = loss.terms(targets, [prediction], num_masks=pairs, seed=seed)
+        total = total + loss.weighted(terms | {"classes": terms["classes"] * share_of_weights})
+    return total
+
+
+class MeasuredSegments(tasks.Measured):
+    """Figures on pictures at their own sizes: mean IoU of semantic masks, or the panoptic quality of single things."""
+
+    def __init__(self, model: EoMT, images: ImageStream, sharing: Sharing, stuff: Sequence[int]) -> None:
+        super().__init__(model, images, sharing)
+        self._stuff = stuff
+        self._shown: list[Any] = []  # of the last evaluation
+
+    def evaluate(self, model: keras.Model) -> dict[str, float]:
+        """Returns figures for the log, exact over all processes, and keeps the first pictures for `draw`."""
+        config, task = self.model.config, self.images.task
+        semantic = task == "semantic"
+        # In data of instances all are labelled, so what is found beside them is a mistake; panoptic maps leave gaps.
+        background = 0 if task == "instance" else None
+        # No class is -1, as one may be 255.
+        metric: Any = MeanIoU(config.classes, -1) if semantic else PanopticQuality(config.classes, self._stuff)
+        masks = MeanAP(config.classes, "masks") if task == "instance" else None
+        self._shown = []
+        for picture, target in self.pairs:
+            ids = np.zeros(picture.shape[:2], "int64")
+            for i, mask in enumerate(target["masks"]):
+                ids[mask] = i + 1
+            seen = set(np.unique(ids).tolist())
+            classes = {i + 1: int(k) for i, k in enumerate(target["labels"]) if i + 1 in seen}
+            if semantic:
+                found = segment(self.model, picture, task="semantic")
+                metric.add(found.map, np.array([-1, *target["labels"]])[ids])
+            else:
+                crowd = {i + 1 for i in np.flatnonzero(target.get("crowd", ())).tolist()} & seen
+                found = segment(self.model, picture, task="panoptic", stuff_classes=self._stuff)
+                metric.add(found, ids, classes, crowd, background)
+            if masks is not None:
+                masks.add(found_in(self.model, picture), target)
+            if len(self._shown) < tasks.SHOWN:
+                self._shown.append((picture, ids, classes, found))
+        result = metric.result(self.distribution)
+        if semantic:
+            return {"mean_iou": result.mean_iou, "pixel_accuracy": result.pixel_accuracy}
+        # PQ is the product of the other two, class by class: how well found segments overlap, and F1 of finding them.
+        found = {"panoptic_quality": result.pq, "segmentation_quality": result.sq, "recognition_quality": result.rq}
+        if masks is not None:
+            found["mask_ap"] = float(np.nan_to_num(masks.result(self.distribution).ap))
+        return found
+
+    def draw(self, path: Path) -> None:
+        plot_beside_labels(self._shown, path)

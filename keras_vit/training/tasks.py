@@ -10,7 +10,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit._arguments import DType, listing, pair, warn_caller
+from keras_vit._arguments import DType, check_type, listing, pair, warn_caller
 from keras_vit._files import contents_of, fingerprint
 from keras_vit._options import Count, Options, Positive, refuse_unknown
 from keras_vit._processes import ALONE_BY_NAME, current
@@ -79,9 +79,9 @@ PADDED_TO = 16  # padded targets have a multiple of so many: JAX compiles a prog
 WIDE = 5  # standard deviation of labels that steps of the recipes' size hardly reach
 
 Model = VisionTransformer | BiT
-# The model that the loss is computed with, the loss, whose mean over a batch is trained, a metric for the log, and the
+# The model that the loss is computed with, the loss, whose mean over a batch is trained, metrics for the log, and the
 # batches to train on. A model that computes its loss itself has neither of the next two.
-Learning = tuple[keras.Model, keras.losses.Loss | None, keras.metrics.Metric | None, Batch]
+Learning = tuple[keras.Model, Callable[[Any, Any], Any] | None, list[keras.metrics.Metric], Batch]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -205,7 +205,6 @@ class Measured:
 
     @property
     def pairs(self) -> Iterator[tuple[np.ndarray, Any]]:
-        """Each picture with its target."""
         return (pair for batch in self.images for pair in zip(*batch, strict=True))
 
 
@@ -224,7 +223,6 @@ class FineTuning(Task):
     targets = ("class", "multilabel", "number")
 
     def model(self, given: Given, images: ImageStream) -> Model:
-        """Returns the model with the recipe's image size and rates, and a head for the classes of the data."""
         source, recipe = given.model, given.recipe
         if isinstance(source, ImageModel):
             return with_head(with_size_and_rates(given), recipe, images)
@@ -235,9 +233,6 @@ class FineTuning(Task):
         return with_head(model, recipe, images, new_head=bool(np.any(model.get_layer("head").get_weights()[0])))
 
     def loss(self, run: Run) -> Learning:
-        """Returns loss and metric by the target of the data."""
-        # Classes: cross-entropy and accuracy; several labels: a sigmoid for each and their ranking precision; numbers:
-        # the mean squared and the mean absolute error, with a warning where they spread far.
         images = run.images
         if images.target == "number":
             if images.labels is not None and np.std(images.labels) > WIDE:
@@ -248,10 +243,10 @@ class FineTuning(Task):
             loss, metric = keras.losses.MeanSquaredError(), keras.metrics.MeanAbsoluteError(name="mean_absolute_error")
         else:
             loss = build_loss(run.recipe, class_weights(run.recipe.class_weight, images))
-            metric = (
-                RankingPrecision() if images.target == "multilabel" else keras.metrics.CategoricalAccuracy("accuracy")
-            )
-        return logits_model(run.model), loss, metric, batches_of(run.model, images)
+            metric = keras.metrics.CategoricalAccuracy("accuracy")
+            if images.target == "multilabel":
+                metric = keras.metrics.MeanMetricWrapper(ranking_precision, "ranking_precision")
+        return logits_model(run.model), loss, [metric], batches_of(run.model, images)
 
 
 def warn_of_many_patches(recipe: Recipe, grid: tuple[int, int]) -> None:
@@ -259,9 +254,6 @@ def warn_of_many_patches(recipe: Recipe, grid: tuple[int, int]) -> None:
     if grid[0] * grid[1] > MOST_PATCHES:
         found = f"has images of {recipe.image_size} pixels, which this model cuts into {grid[0]} x {grid[1]}"
         warn_caller(f"The recipe {recipe.name} {found} patches: slow, and much memory. Give a smaller image_size=.")
-
-
-# What a run prints first
 
 
 def summary(run: Run, evaluated: Any) -> str:
@@ -283,7 +275,7 @@ def summary(run: Run, evaluated: Any) -> str:
     elif recipe.warmup_steps:
         warmup = f" after {recipe.warmup_steps:g} of warm-up"
     return f"""{run.task.title} on {keras.backend.backend()}, {_devices_of(run)}
-  data    {_found_images(run.images)} to train on, {_found_tests(run.tests, evaluated)}
+  data    {_found(run.images, run.tests, evaluated)}
   model   {type(model).__name__} {model.name}, {model.count_params():,} parameters, {trained:,} of them trained
   recipe  {recipe.steps:,} updates of {batch} images, {pixels}, learning rate {recipe.learning_rate:g}, \
 {recipe.name}: {recipe.optimizer}, {recipe.schedule}{warmup}, {losses.get(run.images.target, recipe.loss)}"""
@@ -299,31 +291,18 @@ def _devices_of(run: Run) -> str:
     return ", ".join([where, *([f"{processes} processes"] if processes > 1 else []), *chosen])
 
 
-def _count(images: ImageStream) -> str:
-    """Returns as text how many images a stream has."""
-    return f"{images.examples:,}" if images.examples else "an unknown number of"
-
-
-def _found_images(images: ImageStream) -> str:
-    """Returns as text how many images a stream has, what they are labelled with, and the first five classes."""
+def _found(images: ImageStream, tests: ImageStream | None, evaluated: Any) -> str:
+    """Returns as text how many images there are, their first classes, and how many to evaluate on, in which split."""
+    count, of_tests = (f"{s.examples:,}" if s and s.examples else "an unknown number of" for s in (images, tests))
     labels = {"number": "with a number each", "none": "without labels"}
-    found = f"{_count(images)} images {labels.get(images.target, f'of {images.classes} classes')}"
+    found = f"{count} images {labels.get(images.target, f'of {images.classes} classes')}"
     names = list(images.class_names or ())
-    if len(names) > 5:
-        names[5:] = ["..."]
-    return f"{found} ({', '.join(names)})" if names else found
-
-
-def _found_tests(tests: ImageStream | None, evaluated: Any) -> str:
-    """As text how many images there are to evaluate on, and in which split of the data `evaluated`, if in one."""
+    if names:
+        found += f" ({', '.join(names if len(names) <= 5 else [*names[:5], '...'])})"
     if tests is None:
-        return "no images to evaluate on (validation=, or test/)"
+        return f"{found} to train on, no images to evaluate on (validation=, or test/)"
     split = names_of_splits(evaluated, tests.class_names).get("validation")
-    found = f"{_count(tests)} to evaluate on"
-    return f"{found} ({split})" if split else found
-
-
-# Models
+    return f"{found} to train on, {of_tests} to evaluate on" + (f" ({split})" if split else "")
 
 
 class ComputesLoss(keras.Model):
@@ -335,10 +314,7 @@ class ComputesLoss(keras.Model):
     def __init__(self, model: Any, answer: Callable[[Any, Any], Any], loss: Callable[[Any, Any], Any]) -> None:
         super().__init__(name=model.name)
         if current().joint:
-            raise ValueError(
-                f"On JAX a {type(model).__name__} trains in one process only, because SciPy matches masks and boxes. "
-                "Start one process."
-            )
+            raise ValueError(f"On JAX a {type(model).__name__} trains in one process only. Start one process.")
         self.inner, self.answer, self.loss_of_answers, self.built = model, answer, loss, True
         self.dtype_policy = model.dtype_policy
         # TensorFlow's XLA has no calls of Python, which the assignment is.
@@ -350,19 +326,12 @@ class ComputesLoss(keras.Model):
     def compute_loss(
         self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None, training: bool = True
     ) -> Any:
-        """Returns the loss of answers `y_pred` with targets `y`; the other arguments are not used."""
         return self.loss_of_answers(y, y_pred)
 
 
 def names_of(images: ImageStream) -> tuple[str, ...] | None:
     """Returns the names of the classes of a stream as a config has them."""
     return None if images.class_names is None else tuple(images.class_names)
-
-
-def require_backbone(source: Any, kind: str) -> None:
-    """Raises TypeError for a model that no new head for masks or boxes is put on."""
-    if not isinstance(source, VisionTransformer):
-        raise TypeError(f"model must be a VisionTransformer or {kind}, but a {type(source).__name__} was given.")
 
 
 def bare_backbone(source: VisionTransformer, **changes: Any) -> VisionTransformer:
@@ -398,11 +367,7 @@ def with_size_and_rates(given: Given, **options: Any) -> Model:
     changes: dict[str, Any] = {name: getattr(recipe, name) for name in RATES if getattr(recipe, name)}
     is_given, options = isinstance(source, ImageModel), {"dtype": given.settings.dtype, **changes, **options}
     model = source if is_given else load(source, image_size=recipe.image_size, **options)
-    if not isinstance(model, (VisionTransformer, BiT)):
-        raise TypeError(
-            f"A {type(model).__name__} answers for each place, and whole images have no such labels. Masks train a "
-            "head: training.finetune_segmentation."
-        )
+    check_type("model", model, (VisionTransformer, BiT), "a VisionTransformer or a BiT for labels of whole images")
     if not is_given:
         return model
     if not source.config.dynamic:
@@ -439,9 +404,6 @@ def with_head(model: Model, recipe: Recipe, images: ImageStream, new_head: bool 
     return model
 
 
-# Losses and metrics of labels that are not one class of equal weight each
-
-
 def class_weights(given: str | dict[str | int, float] | None, images: ImageStream) -> list[float] | None:
     """Returns the factor of each class in the loss, in their order, for a recipe's `class_weight`; None for None."""
     # `"balanced"` is scikit-learn's `examples / (classes * count)`; of several labels a positive one weighs `(examples
@@ -467,22 +429,10 @@ def class_weights(given: str | dict[str | int, float] | None, images: ImageStrea
     return weights.astype("float64").tolist()
 
 
-class RankingPrecision(keras.metrics.MeanMetricWrapper):
-    """Of several labels: for each image the mean, over its labels, of the share of true ones among those ranked above.
-
-    scikit-learn's `label_ranking_average_precision_score`, where no scores are equal; an image without labels has 1.
-    A mean over images, which processes and batches can share; the mean average precision over classes is `evaluate`'s.
-    """
-
-    def __init__(self, name: str = "ranking_precision", dtype: Any = None) -> None:
-        super().__init__(_ranking_precision, name=name, dtype=dtype)
-
-    def get_config(self) -> dict[str, Any]:
-        return {"name": self.name, "dtype": self.dtype}
-
-
-def _ranking_precision(y_true: Any, y_pred: Any) -> Any:
-    """Returns the `RankingPrecision` of each image, `(batch,)`."""
+def ranking_precision(y_true: Any, y_pred: Any) -> Any:
+    """Returns for each image the mean, over its labels, of the share of true ones among those ranked above."""
+    # scikit-learn's `label_ranking_average_precision_score`, where no scores are equal; an image without labels has 1.
+    # Its mean over images can be shared by processes and batches; the mean average precision is `evaluate`'s.
     order = ops.argsort(-y_pred, axis=-1)
     true = ops.cast(ops.take_along_axis(y_true, order, axis=-1) > 0.5, "float32")
     share = ops.cumsum(true, axis=-1) / ops.arange(1, true.shape[-1] + 1, dtype="float32")

@@ -1,7 +1,4 @@
-"""Which weights of a model train, and how fast: freezing, adapters (LoRA, arXiv 2106.09685), rates per layer.
-
-With them the optimizer of EoMT, whose backbone has a schedule of its own.
-"""
+"""Which weights of a model train, and how fast: freezing, adapters (LoRA, arXiv 2106.09685), rates per layer."""
 
 import difflib
 import json
@@ -146,17 +143,13 @@ def add_lora(
             has adapters or float8. The model does not change then.
     """
     rank = whole_number("rank", rank, 1)
-    if alpha is not None:
-        ABOVE_0("alpha", alpha)
+    alpha = None if alpha is None else ABOVE_0("alpha", alpha)
     if adapted_layers(model):
         raise ValueError(f"{model.name} has adapters already. Call merge_lora() first.")
     trained = check_patterns("train", train)
     chosen = _dense_layers(model, check_patterns("targets", targets), trained).values()
     if any(getattr(layer.dtype_policy, "quantization_mode", None) == "float8" for layer in chosen):
-        raise ValueError(
-            f"{model.name} was quantized to float8, in which Keras computes no adapters. Add them to a model that "
-            "was not, or that was quantized to int8."
-        )
+        raise ValueError(f"{model.name} was quantized to float8, in which Keras computes no adapters. Use int8.")
     for layer in chosen:
         layer.enable_lora(rank, lora_alpha=alpha)
     register_weights(model)
@@ -174,10 +167,7 @@ def _dense_layers(
     able = {name: layer for name, layer in layers_by_path(model).items() if hasattr(layer, "enable_lora")}
     chosen = [name for name in _named(targets, able, able) if not _is_inside(name, train)]
     if not chosen:
-        raise ValueError(
-            f"train already trains all weights of targets={listing(targets)}, so no layer is left for an adapter. Name "
-            "other layers in targets, or leave these out of train."
-        )
+        raise ValueError(f"train has all of targets={listing(targets)}: no layer is left for an adapter. Name others.")
     return {name: able[name] for name in chosen}
 
 
@@ -187,9 +177,8 @@ def has_adapters(model: keras.Model, rank: int, targets: Sequence[str] | None, a
     None for `targets` or `alpha`: any. Raises ValueError for targets that fit nothing.
     """
     adapted = adapted_layers(model)
-    if {layer.lora_rank for layer in adapted.values()} != {rank}:
-        return False
-    if alpha is not None and {layer.lora_alpha for layer in adapted.values()} != {alpha}:
+    wrong_alpha = alpha is not None and {layer.lora_alpha for layer in adapted.values()} != {alpha}
+    if wrong_alpha or {layer.lora_rank for layer in adapted.values()} != {rank}:
         return False
     return targets is None or adapted.keys() == _dense_layers(model, targets).keys()
 
@@ -223,14 +212,14 @@ def load_adapters(model: keras.Model, path: str | os.PathLike[str]) -> list[str]
         >>> len(training.load_adapters(keras_vit.VisionTransformer(config), path)) == len(names)
         True
     """
-    path = os.path.expanduser(path)
+    path = os.path.expanduser(os.fspath(path))
     try:
         with np.load(path, allow_pickle=False) as file:
             arrays = dict(file)
         about = json.loads(arrays.pop(_ABOUT).tobytes())
         rank, alpha, targets = about["rank"], about["alpha"], about["targets"]
     except (zipfile.BadZipFile, EOFError, KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"{os.fspath(path)!r} is not a file that save_adapters() wrote. Check the path.") from error
+        raise ValueError(f"{path!r} is not a file that save_adapters() wrote. Check the path.") from error
     layers, adapted = layers_by_path(model), adapted_layers(model)
     shapes = {name: tuple(weight.shape) for name, weight in weights_by_path(model).items()}
     for name, array in arrays.items():
@@ -238,15 +227,12 @@ def load_adapters(model: keras.Model, path: str | os.PathLike[str]) -> list[str]
         to_come = not adapted and layer in layers and kind in ("lora_kernel_a", "lora_kernel_b")
         if not to_come and shapes.get(name) != array.shape:
             raise ValueError(
-                f"{os.fspath(path)!r} belongs to another model: it holds {name!r} of shape {array.shape}, but "
-                f"{model.name} has {shapes.get(name)}. Build the model as it was, with the same variant, classes and "
-                "patch size, and with no adapters of other layers or of another rank (merge_lora)."
+                f"{path!r} belongs to another model: it holds {name!r} of shape {array.shape}, but {model.name} has "
+                f"{shapes.get(name)}. Build the model as it was, without adapters of another rank (merge_lora)."
             )
     if adapted and adapted.keys() != set(targets):
-        raise ValueError(
-            f"{model.name} has adapters of other layers than {os.fspath(path)!r}: "
-            f"{listing(sorted(adapted.keys() ^ set(targets)))}. merge_lora() first."
-        )
+        others = listing(sorted(adapted.keys() ^ set(targets)))
+        raise ValueError(f"{model.name} has adapters of other layers than {path!r}: {others}. merge_lora() first.")
     if not adapted:
         others = {name.rpartition("/")[0] for name in arrays} - set(targets)
         add_lora(model, rank, targets, alpha=alpha, train=sorted(others))
@@ -270,18 +256,14 @@ def layer_decay(model: keras.Model, rate: float) -> dict[str, float]:
         >>> training.layer_decay(small, 0.5)["block_0/*"]  # of two blocks the first
         0.25
     """
-    PART("layer_decay", rate)
+    rate, multipliers = PART("layer_decay", rate), {}
+    passed = 0  # blocks so far, this one included
     names = [layer.name for layer in model.layers if layer.weights]
     blocks = [name for name in names if matches(name, "block_[0-9]*")]
     if not blocks:
-        raise ValueError(
-            f"layer_decay needs a Vision Transformer, whose blocks it counts, but {model.name} is not one."
-        )
-    multipliers = {}
-    passed = 0  # blocks so far, this one included
+        raise ValueError(f"layer_decay counts the blocks of a Vision Transformer, but {model.name} is not one.")
     for name in names:
-        if name in blocks:
-            passed += 1
+        passed += name in blocks
         after = passed == len(blocks) and name not in blocks
         multipliers[f"{name}/*"] = 1.0 if after else rate ** (len(blocks) + 1 - passed)
     return multipliers
@@ -307,9 +289,6 @@ def rate_multipliers(recipe: Any, model: Any) -> dict[str, float]:
     return multipliers
 
 
-# The optimizer of EoMT: a warm-up of the new head and then one of the backbone
-
-
 @keras.saving.register_keras_serializable(package="keras_vit")
 class TwoStageAdamW(AdamW):
     """AdamW in which all weights decay, and those named by the patterns `backbone` have the schedule `backbone_rate`.
@@ -328,30 +307,15 @@ class TwoStageAdamW(AdamW):
         self.backbone_rate, self.backbone = backbone_rate, tuple(backbone)
 
     def build(self, variables: list[Any]) -> None:
-        """Makes the moments of `AdamW`, and looks up which weights are in `backbone`; nothing the second time."""
         if self.built:
             return
         super().build(variables)
-        # Not the weights: Keras would take them for variables of the optimizer.
-        self._paths = [variable.path for variable in variables]
-        self._is_backbone = [any(matches(path, pattern) for pattern in self.backbone) for path in self._paths]
+        self._is_backbone = [any(matches(v.path, pattern) for pattern in self.backbone) for v in variables]
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
-        """Updates one weight, and its moments."""
         if self.backbone_rate is not None and self._is_backbone[self.index_of(variable)]:
             learning_rate = self.backbone_rate(self.iterations)
         super().update_step(gradient, variable, learning_rate)
-
-    def rates(self, step: int) -> dict[str, float]:
-        """Returns the learning rate of each weight of a built optimizer, by path, in update `step`, from 0 on."""
-        rate = self._schedule or (lambda step: self.learning_rate)
-        whole, backbone = (float(schedule(step)) for schedule in (rate, self.backbone_rate or rate))
-        weights = zip(self._paths, self._multipliers, self._is_backbone, strict=True)
-        return {path: (backbone if is_backbone else whole) * factor for path, factor, is_backbone in weights}
-
-    def decays(self) -> dict[str, float]:
-        """Returns the decay of each weight of a built optimizer, by path, before it is multiplied by the rate."""
-        return dict(zip(self._paths, self._decays, strict=True))
 
     def get_config(self) -> dict[str, Any]:
         rate = None if self.backbone_rate is None else keras.saving.serialize_keras_object(self.backbone_rate)
@@ -368,10 +332,8 @@ class TwoStageAdamW(AdamW):
 def eomt_optimizer(recipe: Any, model: Any, steps: int, **common: Any) -> TwoStageAdamW:
     """Returns the optimizer of a recipe with two warm-ups, built for an EoMT; `common` are arguments of all of them."""
     if not isinstance(model, EoMT):
-        raise ValueError(
-            f"backbone_warmup_steps={recipe.backbone_warmup_steps} is for an EoMT, but the model is a "
-            f"{type(model).__name__}. Pass backbone_warmup_steps=None."
-        )
+        warmup, found = recipe.backbone_warmup_steps, type(model).__name__
+        raise ValueError(f"backbone_warmup_steps={warmup} is for an EoMT, but {found} was given. Pass None.")
     recipe = recipe.replace(steps=steps)  # which may shorten the warm-ups
     decay = {"decay": recipe.schedule, "end": recipe.end, "power": recipe.power}
     head = WarmupDecay(recipe.learning_rate, steps, warmup_steps=recipe.warmup_steps, **decay)

@@ -153,7 +153,7 @@ def test_names_that_do_not_match(root, model, tmp_path):
         evaluation.few_shot(model, {"train": tmp_path / "train"}, root, shots=[1], progress=False)
     with pytest.raises(ValueError, match="has no test/ folder or rows"):
         evaluation.few_shot(model, root, root, shots=[1], progress=False)
-    with pytest.raises(ValueError, match="images reach 2.., but the model takes normalised images.*preprocess=True"):
+    with pytest.raises(ValueError, match="images reach 2.., so they are not normalised.*preprocess=True"):
         evaluation.evaluate(model, DATA, progress=False)
 
 

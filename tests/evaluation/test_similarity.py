@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from keras_vit import evaluation, load_image
-from keras_vit.evaluation import similarity as module
+from keras_vit.evaluation import embedding as module
 from tests.small_models import small_vit
 from tests.tolerances import SAME_FUNCTION
 

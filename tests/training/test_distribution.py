@@ -119,7 +119,6 @@ def test_checkpoints_that_do_not_fit_are_refused(backend, tmp_path):
     pytest.importorskip("orbax.checkpoint")
     saved, config = tmp_path / "saved", CONFIGS["vit"]
     (tmp_path / "old").mkdir()
-    (tmp_path / "old" / "part-00000-of-00001.npz").touch()
     model = compiled(config)
     save_sharded(model, saved)
     with pytest.raises(FileExistsError, match="saved exists"):
@@ -130,7 +129,7 @@ def test_checkpoints_that_do_not_fit_are_refused(backend, tmp_path):
         (without_optimizer, saved, ValueError, "does not fit this model and optimizer"),
         (compiled(config.replace(depth=2)), saved, ValueError, "does not fit this model and optimizer"),
         (model, tmp_path / "nowhere", FileNotFoundError, "There is no checkpoint"),
-        (model, tmp_path / "old", ValueError, "is not a checkpoint of save_sharded.*part-"),
+        (model, tmp_path / "old", ValueError, "is not a checkpoint of save_sharded"),
     ):
         with pytest.raises(error, match=message):
             load_sharded(other, path)
@@ -176,8 +175,8 @@ def test_every_large_weight_is_split_once(name):
 @pytest.mark.parametrize(
     ("model", "shape", "names", "error", "message"),
     [
-        (CONFIGS["vit"], (1, 5), None, ValueError, r"over 5 devices: width=64 is not a multiple of 5"),
-        ("EVA-02-L/14", (2, 4), None, ValueError, "mlp_width=2730 is not a multiple of 4"),
+        (CONFIGS["vit"], (1, 5), None, ValueError, r"width=64 is not a multiple of the 5 devices"),
+        ("EVA-02-L/14", (2, 4), None, ValueError, "mlp_width=2730 is not a multiple of the 4"),
         (CONFIGS["vit"].replace(representation_size=36), (1, 8), None, ValueError, "representation_size=36 is no"),
         (CONFIGS["vit"], (2, 2), ["batch", "rows"], ValueError, r"an axis named 'model'.*\['batch', 'rows'\]"),
         (3, (1, 2), None, TypeError, "model must be a config"),

@@ -10,7 +10,7 @@ from keras import ops
 import keras_vit
 from keras_vit import data, segmentation, training
 from keras_vit.training.distribution import Sharing
-from keras_vit.training.eomt import MeasuredSegments, mask_windows
+from keras_vit.training.segmentation import MeasuredSegments, mask_windows
 from tests.segmentation.test_eomt import DINOV2, DINOV3, HEAD, shaken
 from tests.small_models import values_of
 from tests.training.test_loop import assert_same_weights, cut_off
@@ -31,6 +31,13 @@ def named(model, values):
     return {by_path[path]: value for path, value in values.items()}
 
 
+def rates_of(optimizer, model, step):
+    """The learning rate of each weight of a model in an update, by path."""
+    head, backbone = float(optimizer._schedule(step)), float(optimizer.backbone_rate(step))
+    weights = zip(model.trainable_variables, optimizer._multipliers, optimizer._is_backbone, strict=True)
+    return {weight.path: (backbone if is_backbone else head) * factor for weight, factor, is_backbone in weights}
+
+
 def test_the_two_warmups():
     """The head warms up, then the backbone, whose final norm is of it; both fall by the power 0.9."""
     model = model_of()
@@ -42,23 +49,22 @@ def test_the_two_warmups():
     for k in range(total):
         head = k / a if k < a else (1 - (k - a) / (total - a)) ** 0.9
         backbone = 0 if k < a else (k - a) / b if k < a + b else (1 - (k - a - b) / (total - a - b)) ** 0.9
-        rates = named(model, optimizer.rates(k))
+        rates = named(model, rates_of(optimizer, model, k))
         wanted = dict.fromkeys(of_head, head) | {name: share * backbone for name, share in shares.items()}
         for name, rate in wanted.items():
             assert rates[name] == pytest.approx(r * rate, rel=1e-5, abs=1e-12), (name, k)
-    assert {*optimizer.decays().values()} == {0.05}
-    assert optimizer.rates(0).keys() == {weight.path for weight in model.trainable_weights}
+    assert {*optimizer._decays} == {0.05}
     again = keras.optimizers.deserialize(keras.optimizers.serialize(optimizer))
     again.build(model.trainable_variables)
     assert not {id(v) for v in optimizer.variables} & {id(weight) for weight in model.weights}
-    assert again.rates(7) == optimizer.rates(7) and again.decays() == optimizer.decays()
+    assert rates_of(again, model, 7) == rates_of(optimizer, model, 7) and again._decays == optimizer._decays
 
 
 def test_blocks_with_queries_have_the_whole_rate_with_dinov3():
     model = model_of(DINOV3)
     recipe = training.recipe("segmentation/eomt_dinov3_coco_panoptic_base")
     recipe = recipe.replace(steps=10, warmup_steps=0, backbone_warmup_steps=0)
-    rates = named(model, training.build_optimizer(recipe, model).rates(0))
+    rates = named(model, rates_of(training.build_optimizer(recipe, model), model, 0))
     shares = {name: rates[f"{name}/norm1/gamma"] / 2e-4 for name in ("block_0", "block_1", "block_2")}
     assert shares == pytest.approx({"block_0": 0.64, "block_1": 1.0, "block_2": 1.0})
 
@@ -88,7 +94,7 @@ def test_updates_are_those_of_pytorch():
     names = [weight.path for weight in weights]
     before = {weight.path: ops.convert_to_numpy(weight) for weight in weights}
     gradients = [{n: rng.normal(size=w.shape).astype("float32") for n, w in before.items()} for _ in range(5)]
-    wanted = reference(before, gradients, [optimizer.rates(k) for k in range(5)])
+    wanted = reference(before, gradients, [rates_of(optimizer, model, k) for k in range(5)])
     for grads in gradients:
         optimizer.apply([ops.convert_to_tensor(grads[name]) for name in names], weights)
     norm = np.sqrt(sum((g**2).sum() for g in gradients[-1].values()))
@@ -108,11 +114,11 @@ def test_recipes_that_are_not_for_a_model_or_too_short():
     assert training.Recipe.from_dict(short.to_dict()) == short
     own = short.replace(warmup_steps=60, backbone_warmup_steps=20)
     assert own.replace(steps=100) == own  # as a run says it once more
-    rates = training.build_optimizer(training.recipe("segmentation/eomt_ade20k_base"), model_of(), steps=100).rates
-    assert max(rates(9).values()) < max(rates(10).values()) == pytest.approx(1e-4)  # a tenth
-    rates = training.build_optimizer(RECIPE.replace(warmup_steps=0.5, end=1e-3, power=1.0), model_of()).rates
-    assert max(rates(5).values()) < max(rates(6).values()) == pytest.approx(1e-2)  # a share
-    assert max(rates(12).values()) == pytest.approx(1e-3)
+    rate = training.build_optimizer(training.recipe("segmentation/eomt_ade20k_base"), model_of(), steps=100)._schedule
+    assert float(rate(9)) < float(rate(10)) == pytest.approx(1e-4)  # a tenth
+    rate = training.build_optimizer(RECIPE.replace(warmup_steps=0.5, end=1e-3, power=1.0), model_of())._schedule
+    assert float(rate(5)) < float(rate(6)) == pytest.approx(1e-2)  # a share
+    assert float(rate(12)) == pytest.approx(1e-3)
 
 
 def test_when_masks_are_annealed():
@@ -279,7 +285,7 @@ def test_options_that_do_not_apply(options, message):
 
 
 def measured(monkeypatch, found, target, task, classes):
-    monkeypatch.setattr("keras_vit.training.eomt.segment", lambda *args, **options: found)
+    monkeypatch.setattr("keras_vit.training.segmentation.segment", lambda *args, **options: found)
 
     class Images(list):
         pass
@@ -295,7 +301,7 @@ def test_an_invented_instance_lowers_the_recognition(monkeypatch, kind, recognit
     found = segmentation.Segmentation(np.array([[0, 1, -1]], "int32"), parts, "panoptic")
     target = {"masks": np.array([[[True, False, False]]]), "labels": np.array([0])}
     pairs = {"masks": found.map == np.arange(2)[:, None, None], "scores": [0.9, 0.8], "labels": [0, 0]}
-    monkeypatch.setattr("keras_vit.training.eomt.found_in", lambda *args: pairs)
+    monkeypatch.setattr("keras_vit.training.segmentation.found_in", lambda *args: pairs)
     figures = measured(monkeypatch, found, target, kind, 1)
     assert figures["recognition_quality"] == pytest.approx(recognition)
     assert figures.get("mask_ap", 1.0) == pytest.approx(1.0)  # what is invented comes last

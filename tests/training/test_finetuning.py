@@ -462,3 +462,21 @@ def test_a_recipe_names_its_task(name):
             training.pretrain(new_model(), data, recipe)
         teacher = training.distillation(new_model(dropout=0.0))
         training.finetune(new_model(dropout=0.0), data, recipe, task=teacher, verbose=False)
+
+
+def test_a_published_recipe_names_its_objective():
+    options = {"steps": 1, "batch_size": 4, "image_size": 8, "learning_rate": 0.0, "verbose": False}
+    done = training.pretrain(new_model(), IMAGES, "pretrain/masked_patches", **options)
+    assert done.log[-1]["loss"] > 5  # of 512 colours; that of four classes begins at 1.4
+
+
+@pytest.mark.once
+def test_a_share_to_evaluate_on_may_be_a_number_of_numpy():
+    masks = (IMAGES[0], np.arange(len(IMAGES[0]))[:, None, None] % 2 * np.ones((8, 8), "uint8"))
+    recipe = training.recipe("segmentation/dinov2_linear")
+    options = {"steps": 1, "batch_size": 2, "image_size": 8, "verbose": False}
+    done = training.finetune_segmentation(new_model(), masks, recipe, validation=np.float32(0.25), **options)
+    assert done.mean_iou is not None
+    for share in (1.5, True):
+        with pytest.raises((TypeError, ValueError), match="validation must be data or a share between 0 and 1"):
+            finetune(new_model(), validation=share)

@@ -7,7 +7,7 @@ from keras import ops
 
 from keras_vit import BiT, VisionTransformer, ViTConfig, training
 from keras_vit.data.views import blurred, crop_box
-from keras_vit.training.lejepa import effective_rank, encode, neighbour_accuracy
+from keras_vit.training.pretraining import effective_rank, encode, neighbour_accuracy
 from tests.small_models import small_bit_config, small_hybrid_config, small_vit, small_vit_config
 from tests.training.test_loop import assert_same_weights, cut_off
 from tests.training.test_mask_classification import FLOAT32, gradients_of
@@ -162,7 +162,7 @@ def test_models_of_all_kinds_and_a_head_that_stays():
         (lambda: training.LeJEPALoss(knots=1), ValueError, "knots"),
         (lambda: training.LeJEPALoss()(ZEROS[0]), ValueError, r"embeddings must be \(views, .*but \(4, 3\)"),
         (lambda: training.LeJEPALoss(global_views=3)(ZEROS), ValueError, "3 global views or more"),
-        (lambda: training.LeJEPA(projector=()), ValueError, "projector must have at least one width"),
+        (lambda: training.LeJEPA(projector=()), ValueError, "projector must be at least one integer"),
         (lambda: training.pretrain(small_vit(), PICTURES), TypeError, 'recipe must be given for objective="labels"'),
     ],
 )

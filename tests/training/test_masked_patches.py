@@ -115,7 +115,6 @@ RESNET = BiTConfig(stages=(1,), width=32, classes=2)
 REFUSED = {
     "VisionTransformer": lambda: masked_patch_model(BiT(RESNET)),
     "at least 2 patches": lambda: masked_patch_model(VisionTransformer(CONFIG.replace(image_size=4))),
-    "at least 2": lambda: plan_corruption(1, 1, 0),
     "with_image_size": lambda: masked_patch_model(VisionTransformer(CONFIG.replace(dynamic=True))),
 }
 

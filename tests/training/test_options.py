@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from keras_vit import BiT, BiTConfig, VisionTransformer, ViTConfig, data, training
-from keras_vit.training.lejepa import LeJEPA
+from keras_vit.training.pretraining import LeJEPA
 from keras_vit.training.recipes import TASKS
 from tests.training.test_loop import weights_of
 

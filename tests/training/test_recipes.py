@@ -125,9 +125,8 @@ def test_every_recipe_has_a_source_and_becomes_keras_objects():
             assert type(made) is (MomentumSGD if found.optimizer == "sgd" else AdamW)
         else:
             made = build_optimizer(found, eomt, steps=steps)
-            assert type(made) is TwoStageAdamW and max(made.rates(found.warmup_steps).values()) == pytest.approx(
-                found.learning_rate
-            )
+            peak = pytest.approx(found.learning_rate)
+            assert type(made) is TwoStageAdamW and float(made._schedule(found.warmup_steps)) == peak
         assert found.source
         rate = build_schedule(found, steps)
         decayed = rate.warmup_steps / steps if found.schedule == "linear_whole" else 0  # it began with the warm-up
@@ -147,6 +146,12 @@ def test_names_and_the_table():
     for name, message in {**wrong, None: "must be a string"}.items():
         with pytest.raises((TypeError, ValueError), match=message):
             recipe(name)
+
+
+def test_recipes_of_pretraining_name_their_task():
+    found = {row["name"]: row["task"] for row in list_recipes() if row["name"].startswith("pretrain/")}
+    named = {"pretrain/masked_patches": "masked_patches", "pretrain/lejepa": "lejepa"}
+    assert found == dict.fromkeys(found, "pretrain") | named
 
 
 def test_steps():

@@ -32,12 +32,12 @@ def test_losses_with_weights_of_classes():
 @pytest.mark.nightly_elsewhere
 def test_ranking_precision_is_scikit_learns():
     metrics = pytest.importorskip("sklearn.metrics")
-    from keras_vit.training.tasks import RankingPrecision
+    from keras_vit.training.tasks import ranking_precision
 
     rng = np.random.default_rng(0)
     labels, scores = rng.integers(0, 2, (20, 7)).astype("float32"), rng.normal(size=(20, 7)).astype("float32")
     labels[3] = 0
-    metric = RankingPrecision()
+    metric = keras.metrics.MeanMetricWrapper(ranking_precision)
     metric.update_state(labels[:12], scores[:12])
     metric.update_state(labels[12:], scores[12:])
     expected = metrics.label_ranking_average_precision_score(labels, scores)
@@ -54,6 +54,8 @@ def test_balanced_weights():
     with data.open_data((images, labels), **options) as stream:
         assert class_weights("balanced", stream) == pytest.approx([12 / 18, 1, 2])  # n / (classes * count)
         assert class_weights({"2": 3}, stream) == class_weights({2: 3.0}, stream) == [1, 1, 3]  # Keras's way as well
+        recipe = training.Recipe(class_weight={np.int64(2): np.float32(3)})  # as scikit-learn counts classes
+        assert class_weights(recipe.class_weight, stream) == [1, 1, 3]
         with pytest.raises(ValueError, match="class_weight names 'dog', but the data's classes are '0'"):
             class_weights({"dog": 3}, stream)
     rows = np.eye(3)[labels] + np.eye(3)[[1] * 12] > 0
