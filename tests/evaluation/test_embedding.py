@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import shutil
+import sys
 import tracemalloc
 from pathlib import Path
 
@@ -224,3 +225,18 @@ def test_memory_does_not_grow_with_the_number_of_images(tmp_path):
         tracemalloc.stop()
     # The last has 1.7 MB of features more. What grows are names, and garbage of Keras's that waits for its collection.
     assert peaks[2] - peaks[1] < 100 * 65 * 64 * 4 / 4
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no such limits")
+def test_a_full_disk_is_one_clear_error(model, photos, tmp_path):
+    """A limit on the size of files stands for it; Python ignores its signal, so that the write fails."""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
+    try:
+        with pytest.raises(OSError, match="unfinished cannot be written .File too large.. Computed features are kept"):
+            embed(model, photos, tmp_path / "x.npz", **QUIET)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert embed(model, photos, tmp_path / "x.npz", **QUIET).count == 11

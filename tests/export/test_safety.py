@@ -77,6 +77,33 @@ def test_what_else_is_never_replaced(monkeypatch, tmp_path):
     assert everything_in(tmp_path) == before and (tmp_path / "model.bin").read_text() == "old"
 
 
+def test_folders_are_made_and_go_again_where_nothing_was_left(monkeypatch, tmp_path):
+    path = tmp_path / "a" / "model.onnx"
+    fake_export(monkeypatch, 1.0)
+    with pytest.raises(RuntimeError):
+        export(shared_model(), path)
+    assert everything_in(tmp_path) == []
+    with pytest.raises(FileNotFoundError, match="no folder .*tpyo: check the path"):
+        export(shared_model(), tmp_path / "tpyo" / "a" / "model.onnx")
+    fake_export(monkeypatch)
+    export(shared_model(), str(path))
+    assert path.exists()
+
+
+def test_a_read_only_folder(monkeypatch, tmp_path):
+    fake_export(monkeypatch)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(NotADirectoryError, match="file is not a folder"):
+        export(shared_model(), tmp_path / "file" / "model.tflite")
+    (tmp_path / "folder").mkdir(mode=0o555)
+    allowed = os.access
+    # For the administrator, whom no mode stops.
+    monkeypatch.setattr(os, "access", lambda path, mode: path != tmp_path / "folder" and allowed(path, mode))
+    with pytest.raises(PermissionError, match="folder is read-only"):
+        export(shared_model(), tmp_path / "folder" / "model.tflite")
+    assert everything_in(tmp_path) == ["file", "folder"]
+
+
 def full(*_):
     raise OSError(errno.ENOSPC, "No space left on device")
 
