@@ -380,7 +380,7 @@ class DecayingOptimizer(keras.optimizers.Optimizer):
         return self.clip_gradients(grads)
 
     def _apply_weight_decay(self, trainable_variables: Iterable[keras.Variable]) -> None:
-        """Does nothing: Keras would shrink the weights here, and `update_step` does."""
+        pass  # Keras would shrink the weights here, and `update_step` does.
 
 
 _Model: Any = keras.Model if TYPE_CHECKING else object  # Keras exchanges the `keras.Model` that functional models have

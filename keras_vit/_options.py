@@ -47,7 +47,7 @@ class Options(PlainData):
         self._check_together()
 
     def _check_together(self) -> None:
-        """Raises TypeError or ValueError unless the fields, each of which is right, fit each other."""
+        pass  # Options whose fields have to fit each other raise TypeError or ValueError here.
 
     def replace(self, **changes: Any) -> Self:
         """Returns a copy with some fields changed; TypeError or ValueError for names or values that make no sense."""

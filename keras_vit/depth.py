@@ -273,9 +273,7 @@ def depth_errors(result: Depth, truth: ArrayLike, *, least: float = 1e-3, most: 
 
 
 def mean_depth_errors(errors: list[DepthErrors]) -> DepthErrors:
-    """Returns the mean of `depth_errors` over pictures, with the same weight for each; ValueError if `errors` is empty.
-
-    The root of the squared errors is taken per picture, before the mean, as in the papers.
+    """Returns the mean of `depth_errors` over pictures, each root taken before; ValueError if `errors` is empty.
 
     Examples:
         >>> keras_vit.depth.mean_depth_errors([keras_vit.depth.DepthErrors(1, 0.5, 0.1, 0.2)] * 2).pictures

@@ -165,9 +165,7 @@ def in_pixels(boxes: np.ndarray, size: tuple[int, int], rule: str) -> np.ndarray
 
 
 def suppressed(boxes: np.ndarray, scores: np.ndarray, most: float, labels: np.ndarray | None = None) -> np.ndarray:
-    """Returns the numbers of the `boxes` `(k, 4)` that stay in non-maximum suppression, int64 `(kept,)`, ascending.
-
-    Two of one of `labels` overlap by at most `most` (intersection over union); the best `scores` `(k,)` stay.
+    """Returns the numbers of `boxes` that stay in non-maximum suppression (int64): those of a label overlap by `most`.
 
     Examples:
         >>> detection.suppressed(np.array([[0, 0, 4, 4], [0, 0, 4, 5], [9, 9, 12, 12]]), np.array([0.5, 0.9, 0.1]), 0.7)
@@ -205,9 +203,7 @@ def plot(found: Detection, picture: Any, path: str | os.PathLike[str] | None = N
         picture: The picture, as `detect` takes it, of three channels.
         path: The `.png`, `.svg` or `.pdf` to write; None for none.
 
-    Raises:
-        ImportError, OSError: if matplotlib or Pillow is missing; if a file cannot be opened or written.
-        TypeError, ValueError: if an argument is wrong, or the picture cannot be decoded.
+    Raises ImportError without matplotlib or Pillow, OSError for files, TypeError or ValueError if an argument is wrong.
 
     Examples:
         >>> figure = detection.plot(detection.detect(detector, "photo.jpg"), "photo.jpg", "boxes.png")

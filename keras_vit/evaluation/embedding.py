@@ -470,6 +470,7 @@ def knn(
     """Returns votes of the k nearest neighbours, float64 `(queries, classes)`, as DINO's `eval_knn.py` counts them.
 
     The class with most votes is predicted. A neighbour of cosine similarity s has a vote of `exp(s / temperature)`.
+    Raises ValueError if an argument is invalid.
 
     Args:
         features: Features of known classes, `(n, length)`.
@@ -478,8 +479,6 @@ def knn(
         k: Number of neighbours that vote; DINO uses 10, 20, 100 and 200.
         temperature: Lower values, from 0.002, give more weight to the nearest features.
         classes: Number of classes; None: the largest label plus one.
-
-    ValueError as in `search`, or if an argument is invalid.
     """
     labels, features = to_numpy(labels), to_numpy(features)
     if labels.shape != features.shape[:1] or labels.dtype.kind not in "iu" or labels.min(initial=0) < 0:
@@ -564,10 +563,7 @@ def find_similar(
         model: The model that the file was made with, or what `keras_vit.load` takes; None: from the origin in the file.
         folder: Where the images are. None: the folder that was embedded.
 
-    Raises:
-        OSError, ImportError: if a file is missing, cannot be read or fetched (DownloadError), or Pillow is missing.
-        TypeError, ValueError: if an argument or the file is invalid, the file is of another model, or not exactly one
-            of `image` and `query` is given.
+    Raises OSError or ImportError for files that cannot be read or fetched, TypeError or ValueError for wrong arguments.
 
     Examples:
         >>> features = evaluation.embed("glyphs", "photos/train", "train.npz", progress=False).path

@@ -119,14 +119,12 @@ class Format(abc.ABC):
         """Returns the outputs of a written file for a batch of images by name, computed in this process by `load`."""
         return self.load(path)(images)
 
-    def off_gpu(self, path: Path) -> tuple[int, list[str]] | None:  # noqa: B027
+    def off_gpu(self, path: Path) -> tuple[int, list[str]] | None:
         """Returns how many operators a file has, and those that a phone's GPU would not run; None if not looked at."""
+        return None
 
     def compute(self, path: Path, images: np.ndarray, dtype: Any, loud: float = 0.0) -> "Computed":
-        """Runs the file at `path` on images, and rounds every intermediate value to `dtype`; returns its outputs.
-
-        Raises NotImplementedError if this format has no such computation.
-        """
+        """Returns the outputs of the file at `path` for images, with every intermediate value rounded to `dtype`."""
         raise NotImplementedError(f"{self.name} files cannot be computed in another dtype.")
 
     def files(self, path: Path) -> list[Path]:

@@ -263,7 +263,7 @@ class BaseLayer(Noting, keras.layers.Layer, metaclass=LayerClass):
         self._check_together()
 
     def _check_together(self) -> None:
-        """Raises ValueError unless the arguments, each of which is right, fit each other."""
+        pass  # Layers whose arguments have to fit each other raise ValueError here.
 
     def __call__(self, *args: Any, **options: Any) -> Any:
         """Returns what the layer computes; flat, without Keras's bookkeeping, where nobody can see the difference."""

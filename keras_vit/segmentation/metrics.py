@@ -178,7 +178,7 @@ def evaluate(
     distribution: str | None = None,
     progress: bool = True,
 ) -> MeanIoUResult:
-    """Returns the mean intersection over union on pictures with masks, each at its own size, as a `MeanIoUResult`.
+    """Returns the mean intersection over union on pictures with masks, each at its size; errors: as in `open_masks`.
 
     Args:
         model: A segmentation model; an EoMT is used as for semantic segmentation.
@@ -190,8 +190,6 @@ def evaluate(
         distribution: None: all processes of the program share the pictures, and each gets the result for all.
             `"alone"`: this process evaluates by itself.
         progress: Whether to show a progress bar.
-
-    Errors are as in `segment` and `open_masks`; RuntimeError if the processes cannot work together.
 
     Examples:
         >>> masks = (pixels, np.arange(4)[:, None, None] % 2 * np.ones((24, 24), "uint8"))

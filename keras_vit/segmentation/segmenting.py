@@ -529,9 +529,7 @@ def plot(
             of a data set (see `label_set`) or `(red, green, blue)` of 0..255 for each class.
         opacity: Of the colours over the picture, 0..1.
 
-    Raises:
-        ImportError, OSError: if matplotlib or Pillow is missing; if a file cannot be opened or written.
-        TypeError, ValueError: if an argument is invalid, the picture does not fit, or a class has no colour.
+    Raises ImportError without matplotlib or Pillow, OSError for files, TypeError or ValueError if an argument is wrong.
 
     Examples:
         >>> result = segmentation.segment(segmenter, "photo.jpg")

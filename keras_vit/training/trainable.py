@@ -128,7 +128,7 @@ def add_lora(
 
     A kernel W becomes W + alpha / rank * A B, where A and B train, and W does not. B starts with zeros, so the outputs
     are the same at first. Saved files keep the adapters; `merge_lora` returns a model without them. Returns the names
-    of all weights that train now.
+    of all weights that train now. TypeError or ValueError if an argument is wrong; the model does not change then.
 
     Args:
         model: The model, changed in place.
@@ -137,10 +137,6 @@ def add_lora(
             `("query", "key", "value", "out", "fc1", "fc2")` are all in a block.
         alpha: Scale of the adapters, above 0; None for `rank`.
         train: Layers that train without adapters; names that the model does not have are ignored.
-
-    Raises:
-        TypeError, ValueError: if an argument is wrong, a target matches no dense layer outside `train`, or the model
-            has adapters or float8. The model does not change then.
     """
     rank = whole_number("rank", rank, 1)
     alpha = None if alpha is None else ABOVE_0("alpha", alpha)
