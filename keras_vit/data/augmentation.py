@@ -124,7 +124,7 @@ class PictureAugmentation(Options):
     @property
     def for_rgb(self) -> str:
         """What needs three channels, and what to do without it; empty for nothing."""
-        return f"{type(self).__name__} needs RGB images. Leave it out"
+        return f"{type(self).__name__} needs RGB images with 3 channels. Leave it out"
 
     def check_channels(self, channels: int) -> None:
         """Raises ValueError for what pictures of this many channels cannot have."""

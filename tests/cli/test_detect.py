@@ -31,7 +31,7 @@ def test_words_and_an_example(run, photo, golden, tmp_path):
     [
         (("--names", "a", "--threshold", "2"), "threshold must be a number from 0 to 1"),
         (("--like", "nothing.png"), "no file or folder nothing.png"),
-        (("--names", "a,a"), "class_names must be"),
+        (("--names", "a,a"), "class_names must differ"),
     ],
 )
 def test_what_makes_no_sense(run, photo, golden, words, message):

@@ -31,7 +31,7 @@ def test_classes_of_words(run, clip, photo, tmp_path):
     for arguments, words in (
         ((), "either --names"),
         (("--names", "cat,cat"), "more than once"),
-        (("--names", "cat"), "two names"),
+        (("--names", "cat"), "at least 2 names"),
         (("--names", "cat,dog", "--templates", "a cat"), "one {}"),
         (("--names-from", tmp_path / "none.txt"), "none.txt"),
     ):

@@ -274,7 +274,10 @@ def test_masks_of_0_and_255_are_refused():
         ({"image_size": (16, 24)}, r"image_size must be a square for an EoMT, but \(16, 24\)"),
         ({"image_size": 18}, "height 18 is not a multiple of 4"),
         ({"model": trained, "queries": 5}, "queries=5 is for a new EoMT, but this one has 4"),
-        ({"model": lambda: keras_vit.VisionTransformer(VIT.replace(channels=4))}, "3 channels, but channels=4"),
+        (
+            {"model": lambda: keras_vit.VisionTransformer(VIT.replace(channels=4))},
+            "3 channels. Leave it out, because channels=4",
+        ),
         ({"stuff_classes": [2]}, "stuff must be classes from 0 to 1"),
         ({"augmentation": data.MaskAugmentation(), "stuff_classes": [1]}, "is for the head 'EoMT'"),
     ],
