@@ -165,7 +165,9 @@ def in_pixels(boxes: np.ndarray, size: tuple[int, int], rule: str) -> np.ndarray
 
 
 def suppressed(boxes: np.ndarray, scores: np.ndarray, most: float, labels: np.ndarray | None = None) -> np.ndarray:
-    """Returns the numbers of `boxes` that stay in non-maximum suppression (int64): those of a label overlap by `most`.
+    """Returns the numbers of the `boxes` `(k, 4)` that stay in non-maximum suppression, int64 `(kept,)`, ascending.
+
+    Two of one of `labels` overlap by at most `most` (intersection over union); the best `scores` `(k,)` stay.
 
     Examples:
         >>> detection.suppressed(np.array([[0, 0, 4, 4], [0, 0, 4, 5], [9, 9, 12, 12]]), np.array([0.5, 0.9, 0.1]), 0.7)
