@@ -160,6 +160,7 @@ CONFIGS = [
     ("huggingface", HEAD | {"layer_scale": 1e-5, "mlp_width": 8}, "classifier"),
     ("huggingface", {"layer_scale": 1e-5}, "mlp_width"),
     ("huggingface", {"pooling": "avg", "final_norm": "pooled"}, "final_norm"),
+    ("huggingface", CLIPS_OWN | {"gelu": "quick", "distillation_token": True}, "distillation_token"),
     ("vit_jax", {"layer_scale": 1e-5}, "layer_scale"),
     *(("big_vision", one, [*one][-1]) for one in ({"register_tokens": 2}, PATCHES_ONLY | EXACT, {"stem_stages": ()})),
     ("big_vision", PATCHES_ONLY | {"layer_norm_epsilon": 1e-5}, "layer_norm_epsilon"),

@@ -420,7 +420,9 @@ def needs(config: ViTConfig) -> dict[str, tuple[Any, ...]]:
         "patch_bias": (family != "clip",),
         "mlp": ("plain",) if has_plain_blocks else ("plain", "swiglu"),
     }
-    found |= {"register_tokens": (0,)} if has_plain_blocks else {"class_token": (True,), "distillation_token": (False,)}
+    found |= {"register_tokens": (0,)} if has_plain_blocks else {"class_token": (True,)}
+    if family != "deit":
+        found["distillation_token"] = (False,)
     if family != "clip":
         found |= {"pre_norm": (False,), "projection": (None,)}
     if family == "dinov3_vit":
