@@ -148,6 +148,7 @@ PATCHES_ONLY, STEM = {"class_token": False, "pooling": "avg"}, {"stem_stages": (
 HEAD, EXACT, FINE = {"classes": 5}, {"gelu": "exact"}, {"layer_norm_epsilon": 1e-12}
 TIMMS = STEM | {"gelu": "exact", "stem_epsilons": "timm"}
 CLIPS_OWN = {"pre_norm": True, "patch_bias": False}
+ROTARY = {"position_embedding": "none", "attention_bias": "no_key", "rotary_embedding": "dinov3"}
 # A layout, what becomes of a tiny config, and the field that the error names; None for none.
 CONFIGS = [
     *(("clip", CLIPS_OWN | change, [*change][0]) for change in ({"crop_ratio": 0.9, "filter": "bicubic"}, HEAD)),
@@ -161,6 +162,8 @@ CONFIGS = [
     ("huggingface", {"layer_scale": 1e-5}, "mlp_width"),
     ("huggingface", {"pooling": "avg", "final_norm": "pooled"}, "final_norm"),
     ("huggingface", CLIPS_OWN | {"gelu": "quick", "distillation_token": True}, "distillation_token"),
+    ("huggingface", {"layer_scale": 1.0, "register_tokens": 3}, "learned_without_registers"),
+    *(("huggingface", one, "layer_scale must be 1.0") for one in (ROTARY, {"mlp": "swiglu"})),
     ("vit_jax", {"layer_scale": 1e-5}, "layer_scale"),
     *(("big_vision", one, [*one][-1]) for one in ({"register_tokens": 2}, PATCHES_ONLY | EXACT, {"stem_stages": ()})),
     ("big_vision", PATCHES_ONLY | {"layer_norm_epsilon": 1e-5}, "layer_norm_epsilon"),
@@ -183,7 +186,6 @@ def test_configs_that_a_layout_cannot_say(layout, changes, field):
 
 
 # A backbone of an EoMT, the activation of its head, and what transformers would make of it.
-ROTARY = {"position_embedding": "none", "attention_bias": "no_key", "rotary_embedding": "dinov3"}
 EOMTS = {
     "DINOv2": ({}, "exact", None),
     "two activations": ({"gelu": "tanh"}, "exact", "activation must be 'tanh', .*activation='exact'"),

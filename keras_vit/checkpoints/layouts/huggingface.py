@@ -425,6 +425,10 @@ def needs(config: ViTConfig) -> dict[str, tuple[Any, ...]]:
         found["distillation_token"] = (False,)
     if family != "clip":
         found |= {"pre_norm": (False,), "projection": (None,)}
+    if is_dinov2 or family == "dinov3_vit":  # whose classes always have one
+        found["layer_scale"] = (1.0 if config.layer_scale is None else config.layer_scale,)
+    if is_dinov2 and config.register_tokens:
+        found["position_embedding"] = ("learned_without_registers", "learned_patches")
     if family == "dinov3_vit":
         found["position_embedding"] = ("none",)
     else:
