@@ -394,7 +394,8 @@ class TransformerBlock(ResidualBlock):
         activations: Any = None,
         training: Any = None,
     ) -> Any:
-        # Most calls are of this kind, and each call of Python counts in a small model. The chain: all of them are None.
+        # Equations 2 and 3 with nothing else, as in most calls: small models wait for each call of Python in `_block`.
+        # The chain asks whether all of them are None.
         if not training and rotation is attention_offset is allowed is activations is self.output_tokens is None:
             y = self.attention(self.norm1(x, training=False), training=False)
             x = x + (y if self.layer_scale is None else self.scale1(y, training=False))
