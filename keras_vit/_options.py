@@ -2,19 +2,23 @@
 
 import dataclasses
 import functools
+import inspect
 import math
 import numbers
+import os
 import sys
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar, ParamSpec, Self, TypeVar
 
 import numpy as np
 
-from keras_vit._arguments import check_choice, check_flag, check_patterns, did_you_mean, listing, pair
+from keras_vit._arguments import check_choice, check_flag, check_patterns, check_type, did_you_mean, listing, pair
 from keras_vit._terminal import PlainData
 
+P = ParamSpec("P")
+R = TypeVar("R")
 Check = Callable[[str, Any], Any]  # from the name and the value of a field to the value that is kept
 GIVEN = object()  # in `when`: a field applies where the other one is not None or 0
 
@@ -82,13 +86,44 @@ def _checks(cls: type[Options]) -> dict[str, Check]:
 
 
 def check_of(annotation: Any) -> Check:
-    """Returns the check that a type declares; of a union that of its first type, where None stays None."""
+    """Returns the check that a type declares: in a union that of a first `Annotated`, else one of all its classes."""
     if annotation is bool:
         return check_flag
+    if hasattr(annotation, "__metadata__"):
+        return annotation.__metadata__[0]
+    if typing.get_origin(annotation) is typing.Literal:
+        return OneOf(typing.get_args(annotation))
     if typing.get_origin(annotation) not in (typing.Union, types.UnionType):
-        return getattr(annotation, "__metadata__", (_anything,))[0]
-    check = next(check_of(part) for part in typing.get_args(annotation) if part is not type(None))
+        return Instance.of(annotation)
+    parts = [part for part in typing.get_args(annotation) if part is not type(None)]
+    sole = len(parts) == 1 or parts[0] is bool or hasattr(parts[0], "__metadata__")
+    check = check_of(parts[0]) if sole else Instance.of(*parts)
     return _anything if check is _anything else lambda name, value: None if value is None else check(name, value)
+
+
+def checked(function: Callable[P, R]) -> Callable[P, R]:
+    """Makes a public function check and convert its arguments by their types, as `Options` does with its fields."""
+    signature = inspect.signature(function)
+    named = {name: given for name, given in signature.parameters.items() if given.kind not in _SEVERAL}
+
+    @functools.cache
+    def checks() -> dict[str, Check]:
+        return {name: check_of(parameter.annotation) for name, parameter in named.items()}
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            bound = signature.bind(*args, **kwargs)
+        except TypeError:
+            return function(*args, **kwargs)  # Python's own words for a missing or an unknown argument
+        for name in [name for name in bound.arguments if name in named]:
+            bound.arguments[name] = checks()[name](name, bound.arguments[name])
+        return function(*bound.args, **bound.kwargs)
+
+    return call
+
+
+_SEVERAL = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 def _anything(name: str, value: Any) -> Any:
@@ -236,6 +271,29 @@ class Limits:
             words = "(least, largest), with" + ("" if self.most == math.inf else f" at most {self.most:g} and")
             raise ValueError(f"{name} must be {words} the larger one last, but {values} was given.")
         return values
+
+
+@dataclasses.dataclass(frozen=True)
+class Instance:
+    """The check of an argument that is of one of some classes."""
+
+    classes: tuple[Any, ...]
+
+    @classmethod
+    def of(cls, *annotations: Any) -> Check:
+        """Returns the check of these types, or none if one of them is a number, a collection or a name in quotes."""
+        classes = tuple(typing.get_origin(annotation) or annotation for annotation in annotations)
+        strict = (isinstance(kind, type) and (kind in _WORDS or kind.__module__ not in _LOOSE) for kind in classes)
+        return cls(classes) if all(strict) else _anything
+
+    def __call__(self, name: str, value: Any) -> Any:
+        words = [_WORDS.get(kind) or f"a{'n' * (kind.__name__[0] in 'AEIO')} {kind.__name__}" for kind in self.classes]
+        check_type(name, value, self.classes, " or ".join(words))
+        return value
+
+
+_WORDS = {str: "a string", os.PathLike: "a path", Callable: "a function", Mapping: "a dictionary"}
+_LOOSE = ("builtins", "collections.abc", "inspect", "numpy", "typing")  # where NumPy's values and lists do as well
 
 
 @dataclasses.dataclass(frozen=True)

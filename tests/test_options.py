@@ -4,7 +4,9 @@ import copy
 import dataclasses
 import json
 import math
+import os
 import pickle
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ from PIL import Image
 
 import keras_vit
 from keras_vit import data, evaluation, preprocessing, training
-from keras_vit._options import Number, _anything, _checks
+from keras_vit._options import Instance, Number, Positive, Share, _anything, _checks, checked
 from tests.small_models import (
     small_depth_model_config,
     small_eomt_config,
@@ -40,7 +42,9 @@ def test_a_field_refuses_what_it_is_not(options, name):
     check = _checks(type(options))[name]
     value = getattr(options, name)
     assert value is None or check(name, value) == value
-    for wrong in (object(), "3")[: 1 if name in ("freeze", "lora_targets") else 2]:
+    is_text = any(isinstance(one, Instance) for one in (check, *closure(check)))
+    takes_text = is_text or name in ("freeze", "lora_targets")
+    for wrong in (object(), "3")[: 1 if takes_text else 2]:
         with pytest.raises((TypeError, ValueError), match=f"^{name} "):
             options.replace(**{name: wrong})
     number = next((one for one in (check, *closure(check)) if isinstance(one, Number)), None)
@@ -58,10 +62,10 @@ def test_a_field_refuses_what_it_is_not(options, name):
 
 
 UNCHECKED = {
-    "Recipe": "name source dataset models sweep momentum_dtype",
-    "RunOptions": "classes class_names dtype on_bad_image callbacks distribution",
-    "ViTConfig": "class_names classifier_activation resize filter crop_ratio crop_rounding trim pixel_mean pixel_std",
-    "BiTConfig": "class_names classifier_activation stages",
+    "Recipe": "sweep",
+    "RunOptions": "callbacks class_names classes distribution dtype",
+    "ViTConfig": "class_names crop_ratio trim pixel_mean pixel_std",
+    "BiTConfig": "class_names stages",
     **dict.fromkeys(("EoMTConfig", "LinearSegmenterConfig"), "class_names"),
 }
 
@@ -76,6 +80,40 @@ def test_a_field_that_loses_its_check_is_seen():
 def closure(check):
     """What a check of `... | None` asks."""
     return [cell.cell_contents for cell in getattr(check, "__closure__", None) or ()]
+
+
+@checked
+def classify(
+    path: str | os.PathLike[str],
+    k: Positive = 5,
+    *,
+    kind: Literal["logits", "softmax"] | None = None,
+    share: Share = 1.0,
+    flag: bool = False,
+    of: training.Recipe | None = None,
+    **more: int,
+):
+    """Stands for a public function."""
+    return path, k, kind, share, flag, of, more
+
+
+def test_arguments_of_a_function_are_checked_by_their_types():
+    """Values are converted; a wrong type is a TypeError, a wrong value a ValueError, and a missing one Python's error."""
+    assert classify("a", np.int64(3), share=1, more=2) == ("a", 3, None, 1, False, None, {"more": 2})
+    assert type(classify("a", np.int64(3))[1]) is int
+    for wrong, error, words in (
+        ({"path": 3}, TypeError, "path must be a string or a path, but int was given"),
+        ({"k": "3"}, TypeError, "k must be a whole number of at least 1, but '3' was given"),
+        ({"k": 0}, ValueError, "k must be a whole number of at least 1, but 0 was given"),
+        ({"kind": "exact"}, ValueError, r"kind must be one of \('logits', 'softmax'\), but 'exact' was given"),
+        ({"share": 1.5}, ValueError, "share must be a number from 0 to 1, but 1.5 was given"),
+        ({"flag": "no"}, TypeError, "flag must be True or False, but 'no' was given"),
+        ({"of": {}}, TypeError, "of must be a Recipe, but dict was given"),
+    ):
+        with pytest.raises(error, match=words):
+            classify(**{"path": "a"} | wrong)
+    with pytest.raises(TypeError, match="missing 1 required positional argument: 'path'"):
+        classify()
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=lambda options: type(options).__name__)
