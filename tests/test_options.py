@@ -98,7 +98,7 @@ def classify(
 
 
 def test_arguments_of_a_function_are_checked_by_their_types():
-    """Values are converted; a wrong type is a TypeError, a wrong value a ValueError, and a missing one Python's error."""
+    """Values are converted; a wrong type is a TypeError, a wrong value a ValueError, a missing one Python's error."""
     assert classify("a", np.int64(3), share=1, more=2) == ("a", 3, None, 1, False, None, {"more": 2})
     assert type(classify("a", np.int64(3))[1]) is int
     for wrong, error, words in (
