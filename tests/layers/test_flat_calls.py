@@ -295,8 +295,10 @@ def test_projections_of_many_tokens_are_one_product(bias, monkeypatch):
         y.square().sum().backward()
         found.append([y.detach(), *(weight.value.grad for weight in layer.trainable_weights)])
     assert made == ([24] if bias == "all" else [])
+    largest = max(float(one.abs().max()) for one in found[1])
     for one, other in zip(*found, strict=True):  # sums in another order
-        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5 * float(other.abs().max()))
+        # Rounding is measured by the largest gradient, because that of the bias of keys is 0 except for rounding.
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5 * largest)
 
 
 @pytest.mark.parametrize("onednn", [False, True])
