@@ -1,6 +1,5 @@
 """What is installed, and how: pinned versions, nothing that only works here, and a wheel that carries its data."""
 
-import ast
 import compileall
 import email
 import os
@@ -15,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from keras_vit._names import DISTRIBUTION, PACKAGES
+from keras_vit._names import DISTRIBUTION
 from tests.processes import environment
 
 pytestmark = pytest.mark.once
@@ -148,30 +147,6 @@ def test_the_version_is_the_same_everywhere_and_the_changelog_as_keep_a_changelo
     assert versions == sorted(versions, reverse=True)
     kinds = set(re.findall(r"^### (.+)$", CHANGELOG, re.MULTILINE))
     assert kinds <= {"Numbers that change", *"Added Breaking Changed Deprecated Removed Fixed Security".split()}
-
-
-def names_in(init):
-    """What a room's file says to type checkers, and what it imports at once under a name that it offers."""
-    body = ast.parse(init.read_text()).body
-    types = [branch for branch in body if isinstance(branch, ast.If) and ast.unparse(branch.test) == "TYPE_CHECKING"]
-    later = [node for branch in types for node in branch.body if isinstance(node, ast.ImportFrom)]
-    at_once = [node for node in body if isinstance(node, ast.ImportFrom)]
-    has_all = any(isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__" for node in body)
-    found = {}
-    for node in [*at_once, *later]:
-        for alias in node.names:
-            if alias.asname or (has_all and node in later):
-                found.setdefault(node.module, set()).add(alias.name)
-    return found
-
-
-def test_names_are_those_that_type_checkers_see():
-    rooms = {}
-    for init in (REPOSITORY / "keras_vit").rglob("__init__.py"):
-        if "lazy_names(__name__)" in init.read_text():
-            rooms[".".join(init.parent.relative_to(REPOSITORY).parts)] = names_in(init)
-    split = {room: {source: {*names.split()} for source, names in rows.items()} for room, rows in PACKAGES.items()}
-    assert split == rooms
 
 
 # As the program, which imports late: every name that a room offers can be had.

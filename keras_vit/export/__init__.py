@@ -2,19 +2,11 @@
 
 import sys
 import types
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from keras_vit._names import lazy_names
-from keras_vit.export.format import Format
-from keras_vit.export.formats import FORMATS, PRECISIONS
-
-# What needs Keras, which the process that checks a file does without.
-if TYPE_CHECKING:
-    from keras_vit.export.exporting import TOLERANCES, ExportOptions, ExportReport, export
 
 __getattr__ = lazy_names(__name__)
-
-__all__ = ["FORMATS", "PRECISIONS", "TOLERANCES", "ExportOptions", "ExportReport", "Format", "export"]
 
 
 class _Callable(types.ModuleType):
