@@ -1,6 +1,7 @@
 """Models by name and from files: the functions that most users need."""
 
 import contextlib
+import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -250,8 +251,10 @@ def _with_names_beside(config: Any, path: Source) -> Any:
 
 def _show_options(function: Any, *options: Any) -> None:
     """Appends the options that `TypedDict`s declare to a function's docstring: `help()` shows nothing else of them."""
-    texts = [(kind.__doc__ or "").partition("Attributes:\n")[2].partition("\n    Examples:")[0] for kind in options]
-    function.__doc__ = f"{function.__doc__ or ''}\n    Options:\n{''.join(texts)}    "
+    # Python 3.13 takes the indentation out of docstrings, earlier versions do not.
+    docs = [inspect.cleandoc(kind.__doc__ or "") for kind in (function, *options)]
+    texts = [doc.partition("\nAttributes:\n")[2].partition("\n\nExamples:")[0] for doc in docs[1:]]
+    function.__doc__ = "\n".join([docs[0], "\nOptions:", *texts])
 
 
 _show_options(load, ModelOptions, LoadOptions)
