@@ -331,6 +331,18 @@ def _along(axis: int, images: np.ndarray, matrix: np.ndarray, dtype: str) -> np.
     return np.moveaxis(np.tensordot(matrix[:, used].astype(dtype), images, axes=(1, axis)), 0, axis)
 
 
+def blurred(image: np.ndarray, axis: int, sigma: float, margins: str) -> np.ndarray:
+    """Returns a picture blurred along an axis by a Gaussian over three deviations; `margins` as in `numpy.pad`."""
+    radius = math.ceil(3 * sigma)
+    if not radius:
+        return image
+    kernel = np.exp(-(np.arange(-radius, radius + 1) ** 2) / (2 * sigma**2))
+    kernel = (kernel / kernel.sum()).astype("float32")
+    padded = np.pad(image, [(radius, radius) if i == axis else (0, 0) for i in range(3)], margins)
+    parts = (padded.take(range(i, i + image.shape[axis]), axis) * share for i, share in enumerate(kernel))
+    return sum(parts, np.zeros((), "float32"))
+
+
 # Crops that slide over a picture, and maps that are put together again
 
 # A function `rows(start, stop)` that computes these rows of a map, float32 `(stop - start, width, values)`: whole maps

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.data.augmentation import inception_box
+from keras_vit.data.random_operations import inception_box
 from keras_vit.preprocessing import preprocess_input
 from tests.data.sources import twelve_images
 from tests.test_preprocessing import scaled

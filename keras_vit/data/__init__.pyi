@@ -1,6 +1,7 @@
 from keras_vit.data.augmentation import Augmentation as Augmentation
 from keras_vit.data.augmentation import MaskAugmentation as MaskAugmentation
 from keras_vit.data.augmentation import SegmentAugmentation as SegmentAugmentation
+from keras_vit.data.augmentation import ViewAugmentation as ViewAugmentation
 from keras_vit.data.augmentation import augment_masks as augment_masks
 from keras_vit.data.boxes import BoxAugmentation as BoxAugmentation
 from keras_vit.data.boxes import BoxedImages as BoxedImages
@@ -27,4 +28,3 @@ from keras_vit.data.streams import ImageStream as ImageStream
 from keras_vit.data.streams import Stream as Stream
 from keras_vit.data.tables import LabelTable as LabelTable
 from keras_vit.data.tables import open_table as open_table
-from keras_vit.data.views import ViewAugmentation as ViewAugmentation

@@ -1,7 +1,7 @@
-"""What happens to images after they are read: sizes, crops, flips, colours, erasing, mixup and CutMix, in NumPy.
+"""What happens to images after they are read, by kind of target: sizes, crops, flips and random changes, in NumPy.
 
 They are the same on every backend. What is random depends on a seed and the place of the image or the batch alone.
-`Augmentation`, and the like for masks and segments, say which of them as plain data: it is a part of every recipe.
+`Augmentation`, and the like for masks, segments and views, say which of them as plain data: a part of every recipe.
 """
 
 import dataclasses
@@ -12,25 +12,46 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
-from keras_vit._arguments import ImageSize, check_choice, pair, whole_number
+from keras_vit._arguments import ImageSize, pair
 from keras_vit._options import (
     FROM_0,
     GIVEN,
+    Count,
     Hue,
     Limits,
     Number,
     OneOf,
     Options,
+    Pair,
     Part,
     PerChannel,
+    Positive,
     Several,
     Share,
     UpTo,
     Whole,
+    checked,
     option,
 )
-from keras_vit.data.random_operations import MAX_MAGNITUDE, randaugment
-from keras_vit.interpolation import FLIPPED, Samples, area_samples, linear_samples, resample, torchvision_resized
+from keras_vit.data.random_operations import (
+    CHANGES,
+    MAX_MAGNITUDE,
+    adjusted,
+    crop_box,
+    erased,
+    inception_box,
+    randaugment,
+    recoloured,
+)
+from keras_vit.interpolation import (
+    FLIPPED,
+    Samples,
+    area_samples,
+    blurred,
+    linear_samples,
+    resample,
+    torchvision_resized,
+)
 from keras_vit.preprocessing import Pipeline, resize_and_crop
 
 CROPS = ("inception", "random", "resize")
@@ -38,16 +59,12 @@ CROPS = ("inception", "random", "resize")
 # What the first number of a random seed says it is for, so that no two uses share their numbers.
 ORDER, IMAGE, RANDAUGMENT, MIXUP, HOLDOUT, ERASING = range(6)
 
-# Defaults of tf.image.sample_distorted_bounding_box, which vit_jax and big_vision leave alone.
-ASPECTS, ATTEMPTS = (0.75, 1.33), 100
-# Of timm's `RandomErasing`: share of the area, greatest ratio of its sides, and how often a box is drawn.
-ERASED_AREA, ERASED_ASPECT, ERASING_ATTEMPTS = (0.02, 1 / 3), 1 / 0.3, 10
 ENLARGED = 7 / 6  # the side that a random crop is cut from, per side of the crop: 448 to 384
 
 REDRAWN = 10  # how often a crop of a mask is drawn again that nearly is of one class
 TRIES = 100  # how often an augmentation is drawn that leaves no segment
-CHANGES = ("brightness", "contrast", "saturation", "hue")  # of colours, fields of `MaskAugmentation`
-_GREY_SHARES = np.array([0.2989, 0.587, 0.114])  # torchvision's, of red, green and blue
+SIGMA, THRESHOLD = (0.1, 2.0), 128  # of a view's blur, in pixels; above which solarized pixels are inverted
+_LOCAL_SHARE = 96 / 224  # side of local views, per side of global ones
 
 Draw = Callable[[int], np.random.Generator]
 
@@ -205,73 +222,6 @@ def resize_for_evaluation(pixels: np.ndarray, size: tuple[int, int], resize: str
     return resize_and_crop(pixels, size, resize)
 
 
-def erased(image: np.ndarray, augmentation: Augmentation, generator: np.random.Generator) -> np.ndarray:
-    """Returns a float32 copy of an image with noise in a random box; itself where chance spares it or no box fits."""
-    if generator.random() >= augmentation.erasing:
-        return image
-    height, width, channels = image.shape
-    for _ in range(ERASING_ATTEMPTS):
-        area = generator.uniform(*ERASED_AREA) * height * width
-        aspect = ERASED_ASPECT ** generator.uniform(-1, 1)
-        rows, columns = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
-        if rows < height and columns < width:
-            top, left = generator.integers(height - rows + 1), generator.integers(width - columns + 1)
-            is_noise = augmentation.erasing_fill == "pixel"
-            noise = generator.standard_normal((rows, columns, channels)) if is_noise else np.zeros(channels)
-            values = np.asarray(augmentation.erasing_mean) + np.asarray(augmentation.erasing_std) * noise
-            image = image.astype("float32")
-            image[top : top + rows, left : left + columns] = 255 * values
-            break
-    return image
-
-
-# Mixtures of the images of a batch
-
-
-def mixed(
-    images: np.ndarray, labels: np.ndarray, augmentation: Augmentation, seed: list[int]
-) -> tuple[np.ndarray, np.ndarray]:
-    """A batch's images, overwritten in place, and new labels after mixup or CutMix; without either, as given."""
-    # Where the augmentation has both, a coin decides (timm's `switch_prob`).
-    generator = np.random.default_rng(seed)
-    if augmentation.cutmix and (not augmentation.mixup or generator.random() < 0.5):
-        return cutmix(images, labels, augmentation.cutmix, generator)
-    return mixup(images, labels, augmentation.mixup, generator) if augmentation.mixup else (images, labels)
-
-
-def cutmix(
-    images: np.ndarray, labels: np.ndarray, p: float, generator: np.random.Generator
-) -> tuple[np.ndarray, np.ndarray]:
-    """Puts a box of the image before it into every image, in place; returns the images and labels mixed by its area."""
-    # One box for the whole batch, of a share of the area from Beta(p, p) around a place anywhere; what lies outside the
-    # image is cut off: timm's `Mixup`. Labels are float32 rows `(batch, classes)`.
-    side, box, area = math.sqrt(1 - generator.beta(p, p)), [], 1.0
-    for size in images.shape[1:3]:
-        cut, centre = int(size * side), int(generator.integers(size))
-        first, end = max(centre - cut // 2, 0), min(centre + (cut + 1) // 2, size)
-        box.append(slice(first, end))
-        area *= (end - first) / size
-    rest = np.float32(area)
-    images[:, *box] = np.roll(images[:, *box], 1, axis=0)
-    return images, (1 - rest) * labels + rest * np.roll(labels, 1, axis=0)
-
-
-def mixup(
-    images: np.ndarray, labels: np.ndarray, p: float, generator: np.random.Generator
-) -> tuple[np.ndarray, np.ndarray]:
-    """Mixes every image with the one before it, in place; returns the images and their labels, mixed alike."""
-    # One weight `a` for the whole batch, drawn from Beta(p, p) and made the larger of `a` and `1 - a`: big_vision's
-    # `utils.get_mixup` (arXiv 1710.09412). Images are float32, labels float32 rows `(batch, classes)`.
-    drawn = generator.beta(p, p)
-    weight = np.float32(max(drawn, 1 - drawn))
-    rest = np.float32(1) - weight
-    last = images[-1].copy()
-    for i in range(len(images) - 1, -1, -1):  # image by image: a whole batch would not stay in a processor's cache
-        images[i] *= weight
-        images[i] += rest * (images[i - 1] if i else last)
-    return images, weight * labels + rest * np.roll(labels, 1, axis=0)
-
-
 # Crops
 
 
@@ -291,36 +241,6 @@ def crop_and_flip(
     image = resample(pixels, rows, columns)
     # big_vision casts its means to uint8. The margin is for means of equal pixels just short of a whole number.
     return np.floor(image + 1e-3) if augmentation.crop == "random" else image
-
-
-def inception_box(
-    height: int, width: int, generator: np.random.Generator, min_area: float = 0.05
-) -> tuple[int, int, int, int]:
-    """A random box in an image, (top, left, height, width), as `tf.image.sample_distorted_bounding_box` does."""
-    # (torchvision draws the area.) Where rounding spoils the area, a height one larger or smaller is tried.
-    most = height * width
-    least = min_area * most
-    for _ in range(ATTEMPTS):
-        aspect = generator.uniform(*ASPECTS)
-        tallest = round((most / aspect) ** 0.5)
-        if round(tallest * aspect) > width:
-            tallest = int((width + 0.5 - 1e-7) / aspect)
-        tallest = min(tallest, height)
-        rows = min(round((least / aspect) ** 0.5), tallest)
-        rows += int(generator.integers(tallest - rows + 1))
-        columns = round(rows * aspect)
-        if rows * columns < least:
-            rows += 1
-            columns = round(rows * aspect)
-        if rows * columns > most:
-            rows -= 1
-            columns = round(rows * aspect)
-        if 0 < rows <= height and 0 < columns <= width and least <= rows * columns <= most:
-            # The last place is never drawn: TensorFlow's upper bound is exclusive.
-            top = int(generator.integers(height - rows)) if rows < height else 0
-            left = int(generator.integers(width - columns)) if columns < width else 0
-            return top, left, rows, columns
-    return 0, 0, height, width
 
 
 def _random_crop(shape: tuple[int, ...], size: tuple[int, int], generator: np.random.Generator) -> list[Samples]:
@@ -457,19 +377,6 @@ def distorted(image: np.ndarray, augmentation: MaskAugmentation, generator: np.r
     return image.astype("float32")
 
 
-def recoloured(image: np.ndarray, factor: float, turn: float) -> np.ndarray:
-    """Colours `(..., 3)`, floats from 0, of other saturation and hue in HSV, as a new array; the value stays."""
-    value, chroma = image.max(-1), image.max(-1) - image.min(-1)
-    red, green, blue = np.moveaxis(image, -1, 0)
-    safe = np.where(chroma > 0, chroma, 1)
-    hue = np.select(  # in sixths of the circle
-        [value == red, value == green], [(green - blue) / safe, (blue - red) / safe + 2], (red - green) / safe + 4
-    )
-    hue, chroma = (hue + 6 * turn) % 6, np.minimum(chroma * factor, value)
-    sixths = (np.array([5, 3, 1]) + hue[..., None]) % 6  # red, green and blue stand thirds of the circle apart
-    return value[..., None] - chroma[..., None] * np.clip(np.minimum(sixths, 4 - sixths), 0, 1)
-
-
 # Pictures with segments, as EoMT's authors change them
 
 
@@ -537,15 +444,16 @@ class SegmentAugmentation(PictureAugmentation):
 PLAIN_SEGMENTS = SegmentAugmentation((1.0, 1.0), flip=False)
 
 
+@checked
 def augment_masks(
     picture: np.ndarray,
     targets: Mapping[str, Any],
     image_size: ImageSize,
     *,
-    size: tuple[int, int],
+    size: Pair,
     flip: bool = False,
-    top: int = 0,
-    left: int = 0,
+    top: Count = 0,
+    left: Count = 0,
     colour: Sequence[tuple[str, float]] = (),
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """Applies the changes that `SegmentAugmentation.draw` returned to a picture and its masks.
@@ -573,8 +481,7 @@ def augment_masks(
         >>> data.augment_masks(np.zeros((4, 4, 3), "uint8"), target, 8, size=(6, 6))[0].shape
         (8, 8, 3)
     """
-    crop, size = pair("image_size", image_size), pair("size", size)
-    top, left = whole_number("top", top, 0), whole_number("left", left, 0)
+    crop = pair("image_size", image_size)
     masks, labels = np.asarray(targets["masks"], bool), np.asarray(targets["labels"])
     if picture.dtype != np.uint8:
         raise TypeError(f"picture must be uint8 (height, width, 3), but its dtype is {picture.dtype}.")
@@ -600,16 +507,137 @@ def augment_masks(
     return picture, {"masks": masks[left_over], "labels": labels[left_over].astype("int32")}
 
 
-def adjusted(picture: np.ndarray, name: str, factor: float) -> np.ndarray:
-    """A new uint8 picture `(height, width, 3)` with other colours, as torchvision's `functional.adjust_{name}`."""
-    check_choice("colour", name, CHANGES)
-    values = picture.astype("float64")
-    if name == "hue":
-        # torchvision makes bytes of fractions by 255.999.
-        return (recoloured(values / 255, 1.0, factor) * 255.999).clip(0, 255).astype("uint8")
-    other: Any = 0.0
-    if name == "contrast":
-        other = np.floor(values @ _GREY_SHARES).mean()
-    elif name == "saturation":
-        other = np.floor(values @ _GREY_SHARES)[..., None]
-    return (factor * values + (1 - factor) * other).clip(0, 255).astype("uint8")
+# Several views of a picture without a label, for self-supervised training
+
+
+@dataclasses.dataclass(frozen=True)
+class ViewTransform(Transform):
+    """Makes the views of a picture, one after another as rows of pixels; `unpack` takes a batch of these apart.
+
+    `image_size` is that of global views. Where it is not given, the size of local ones depends on the model's patches:
+    `stream.transform` gets it before the first batch.
+    """
+
+    local_size: tuple[int, int] | None = None
+
+    any_size: ClassVar[bool] = True
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The pixels of all views of a picture, and three channels."""
+        views, local = self.augmentation, math.prod(self.local_size or self.image_size)
+        return views.global_views * math.prod(self.image_size) + views.local_views * local, 3
+
+    def __call__(self, picture: np.ndarray, target: Any, draw: Draw) -> tuple[np.ndarray, Any]:
+        return self.finished(picture, draw), target
+
+    def finished(self, image: np.ndarray, draw: Draw) -> np.ndarray:
+        generator, views = draw(IMAGE), self.augmentation
+        if image.dtype != np.uint8:
+            image = np.rint(image).clip(0, 255).astype("uint8")
+        made = []
+        for number in range(views.global_views):
+            solarize = views.solarize if number == 1 else 0.0
+            made.append(view(image, self.image_size, views.global_area, views, solarize, generator))
+        for _ in range(views.local_views):
+            made.append(view(image, self.local_size or self.image_size, views.local_area, views, 0.0, generator))
+        return np.concatenate([one.reshape(-1, 3) for one in made]).astype("float32")
+
+    def unpack(self, batch: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the global and the local views, each `(batch, views, height, width, 3)`, of a batch of calls."""
+        views, local = self.augmentation, self.local_size or self.image_size
+        end = views.global_views * math.prod(self.image_size)
+        return (
+            batch[:, :end].reshape(len(batch), views.global_views, *self.image_size, 3),
+            batch[:, end:].reshape(len(batch), views.local_views, *local, 3),
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class ViewAugmentation(PictureAugmentation):
+    """Random views of a picture for self-supervised training (multi-crop); the defaults are lightly's for LeJEPA.
+
+    Args:
+        global_views: Number of large crops, which come first and are scaled to the image size of the model.
+        local_views: Number of small crops.
+        local_size: Size of local views, an integer or (height, width); None: 3/7 of the image size, rounded to whole
+            patches (96 for 224).
+        global_area: (least, largest) share of the picture that a global view shows.
+        local_area: (least, largest) share of the picture that a local view shows.
+        flip: Whether to mirror half of the views, left to right; not for digits and text.
+        jitter: Share of the views whose brightness, contrast, saturation and hue change.
+        brightness: Largest relative change: 0.4 multiplies pixels by 0.6 to 1.4.
+        contrast: Largest relative change of the contrast.
+        saturation: Largest relative change of the saturation.
+        hue: Largest turn of the hue, as a share of the circle of colours.
+        grey: Share of the views that become grey.
+        blur: Share of the views that are blurred, with a standard deviation of 0.1 to 2 pixels.
+        solarize: Share of the second global views whose bright pixels are inverted.
+
+    Raises TypeError or ValueError if a field is out of its range.
+
+    Examples:
+        >>> data.ViewAugmentation(local_views=4, flip=False).global_views
+        2
+    """
+
+    global_views: Positive = 2
+    local_views: Count = 6
+    local_size: Pair | None = None
+    global_area: Annotated[tuple[float, float], Limits(1)] = (0.3, 1.0)
+    local_area: Annotated[tuple[float, float], Limits(1)] = (0.05, 0.3)
+    flip: bool = True
+    jitter: Share = 0.8
+    brightness: Share = 0.4
+    contrast: Share = 0.4
+    saturation: Share = 0.2
+    hue: Hue = 0.1
+    grey: Share = 0.2
+    blur: Share = 0.5
+    solarize: Share = 0.2
+
+    targets: ClassVar[tuple[str, ...]] = ("none",)
+    transform: ClassVar[type[Transform]] = ViewTransform
+
+    def local_size_for(self, image_size: tuple[int, int], patch: tuple[int, int]) -> tuple[int, int]:
+        """Returns the height and width of local views for a model; ValueError if its patches do not divide them.
+
+        `image_size` and `patch` are the (height, width) of its images and patches.
+        """
+        if self.local_size is None:
+            sides = zip(image_size, patch, strict=True)
+            return tuple(max(1, round(side * _LOCAL_SHARE / unit)) * unit for side, unit in sides)
+        size = self.local_size
+        if size[0] % patch[0] or size[1] % patch[1]:
+            raise ValueError(f"local_size must be None or a multiple of the patch size {patch}, but {size} was given.")
+        return size
+
+
+def view(
+    picture: np.ndarray,
+    size: tuple[int, int],
+    area: tuple[float, float],
+    views: ViewAugmentation,
+    solarize: float,
+    generator: np.random.Generator,
+) -> np.ndarray:
+    """Returns a view of a uint8 picture `(height, width, 3)`: a random crop at a size, with other colours, uint8."""
+    top, left, height, width = crop_box(*picture.shape[:2], area, generator)
+    image = torchvision_resized(picture[top : top + height, left : left + width], size, "bilinear_antialias")
+    if views.flip and generator.random() < 0.5:
+        image = image[:, ::-1]
+    if generator.random() < views.jitter:
+        for number in generator.permutation(len(CHANGES)):
+            name = CHANGES[number]
+            most, middle = getattr(views, name), 0.0 if name == "hue" else 1.0
+            if most:
+                image = adjusted(image, name, float(generator.uniform(middle - most, middle + most)))
+    if generator.random() < views.grey:
+        image = adjusted(image, "saturation", 0.0)
+    if generator.random() < views.blur:
+        sigma = float(generator.uniform(*SIGMA))
+        soft = blurred(blurred(image.astype("float32"), 0, sigma, "edge"), 1, sigma, "edge")
+        image = np.rint(soft).clip(0, 255).astype("uint8")
+    if generator.random() < solarize:
+        image = np.where(image >= THRESHOLD, 255 - image, image)
+    return image

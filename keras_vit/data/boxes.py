@@ -12,10 +12,11 @@ import numpy as np
 from keras_vit._arguments import Source, check_class_names, listing, printable, to_numpy
 from keras_vit._files import expanded_path
 from keras_vit._options import OneOf, Part, Share, option, refuse
-from keras_vit.data.augmentation import IMAGE, Draw, PictureAugmentation, Transform, inception_box
+from keras_vit.data.augmentation import IMAGE, Draw, PictureAugmentation, Transform
 from keras_vit.data.coco import box_targets, pictures_by_name, read_annotation
 from keras_vit.data.examples import check_folder, folders_of_splits, is_pipeline
 from keras_vit.data.masks import AnnotatedPictures, Targets, from_pipeline, in_memory, names_beside, opened, with_tests
+from keras_vit.data.random_operations import inception_box
 from keras_vit.data.tables import Cells, check_columns, read_columns, splits_of
 from keras_vit.preprocessing.images import DETECTOR_PICTURES, detector_pixels
 

@@ -1,7 +1,8 @@
-"""RandAugment, as big_vision's `pp/archive/autoaugment.py` has it (`distort_image_with_randaugment`), in NumPy.
+"""Random changes of images: RandAugment, colours, boxes that are cut out or erased, mixup and CutMix, in NumPy.
 
-There it has `cutout_const=40`, `translate_const=100` and grey, 128, where an operation uncovers pixels, and runs in
-TensorFlow, in float32. Here every rounding is the same, in the same order, and what is odd there is odd here:
+RandAugment is that of big_vision (`distort_image_with_randaugment` in `pp/archive/autoaugment.py`), with
+`cutout_const=40`, `translate_const=100` and grey, 128, where an operation uncovers pixels. There it runs in TensorFlow,
+in float32. Here every rounding is the same, in the same order, and what is odd there is odd here:
 
 - `Contrast` mixes with a constant image whose value depends on the number of pixels alone, not on their mean.
 - `Posterize` and `Solarize` compute in 8 bits. Beyond magnitude 22.5 `Posterize` asks for more than 8 bits and keeps
@@ -14,11 +15,12 @@ import functools
 import math
 import operator
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
-from keras_vit._arguments import check_choice, check_type, whole_number
-from keras_vit._options import UpTo, option, refuse
+from keras_vit._arguments import check_choice
+from keras_vit._options import Positive, UpTo, checked, option, refuse
 
 MAX_MAGNITUDE = 30
 # What the original turns around, by negating the magnitude, in half of all cases.
@@ -27,11 +29,20 @@ _OF_OPERATIONS = {
     "negate": option(False, when={"name": SIGNED_OPERATIONS}),
     "center": option(when={"name": ("Cutout",)}),
 }
+CHANGES = ("brightness", "contrast", "saturation", "hue")  # of colours, fields of augmentations
+_GREY_SHARES = np.array([0.2989, 0.587, 0.114])  # torchvision's, of red, green and blue
+# Aspects of a box, and how often one is drawn: defaults of tf.image.sample_distorted_bounding_box, which vit_jax and
+# big_vision leave alone, and of torchvision's `RandomResizedCrop`.
+ASPECTS, ATTEMPTS = (0.75, 1.33), 100
+CROP_ASPECTS, CROP_ATTEMPTS = (3 / 4, 4 / 3), 10
+# Of timm's `RandomErasing`: share of the area, greatest ratio of its sides, and how often a box is drawn.
+ERASED_AREA, ERASED_ASPECT, ERASING_ATTEMPTS = (0.02, 1 / 3), 1 / 0.3, 10
 _GREY = 128  # where nothing of the image is
 _VALUES = np.arange(256, dtype="float32")
 
 
-def randaugment(image: np.ndarray, layers: int, magnitude: float, generator: np.random.Generator) -> np.ndarray:
+@checked
+def randaugment(image: np.ndarray, layers: Positive, magnitude: float, generator: np.random.Generator) -> np.ndarray:
     """Applies RandAugment to an image: random operations in sequence, as big_vision's `distort_image_with_randaugment`.
 
     For each of `layers`, `generator` draws one of the 16 operations, uniformly; then the sign of an operation in
@@ -42,8 +53,6 @@ def randaugment(image: np.ndarray, layers: int, magnitude: float, generator: np.
         >>> data.randaugment(pixels[0], layers=2, magnitude=10, generator=np.random.default_rng(0)).shape
         (24, 24, 3)
     """
-    whole_number("layers", layers, 1)
-    check_type("generator", generator, np.random.Generator, "a numpy.random.Generator, such as default_rng(0)")
     _check_image(image)
     height, width, _ = image.shape
     for _ in range(layers):
@@ -279,3 +288,147 @@ _FUNCTIONS: dict[str, Callable[..., np.ndarray]] = {
     ),
 }
 OPERATIONS = tuple(_FUNCTIONS)
+
+
+# Colours of pictures
+
+
+def recoloured(image: np.ndarray, factor: float, turn: float) -> np.ndarray:
+    """Colours `(..., 3)`, floats from 0, of other saturation and hue in HSV, as a new array; the value stays."""
+    value, chroma = image.max(-1), image.max(-1) - image.min(-1)
+    red, green, blue = np.moveaxis(image, -1, 0)
+    safe = np.where(chroma > 0, chroma, 1)
+    hue = np.select(  # in sixths of the circle
+        [value == red, value == green], [(green - blue) / safe, (blue - red) / safe + 2], (red - green) / safe + 4
+    )
+    hue, chroma = (hue + 6 * turn) % 6, np.minimum(chroma * factor, value)
+    sixths = (np.array([5, 3, 1]) + hue[..., None]) % 6  # red, green and blue stand thirds of the circle apart
+    return value[..., None] - chroma[..., None] * np.clip(np.minimum(sixths, 4 - sixths), 0, 1)
+
+
+def adjusted(picture: np.ndarray, name: str, factor: float) -> np.ndarray:
+    """A new uint8 picture `(height, width, 3)` with other colours, as torchvision's `functional.adjust_{name}`."""
+    check_choice("colour", name, CHANGES)
+    values = picture.astype("float64")
+    if name == "hue":
+        # torchvision makes bytes of fractions by 255.999.
+        return (recoloured(values / 255, 1.0, factor) * 255.999).clip(0, 255).astype("uint8")
+    other: Any = 0.0
+    if name == "contrast":
+        other = np.floor(values @ _GREY_SHARES).mean()
+    elif name == "saturation":
+        other = np.floor(values @ _GREY_SHARES)[..., None]
+    return (factor * values + (1 - factor) * other).clip(0, 255).astype("uint8")
+
+
+# Boxes to cut out, and a box that is erased
+
+
+def inception_box(
+    height: int, width: int, generator: np.random.Generator, min_area: float = 0.05
+) -> tuple[int, int, int, int]:
+    """A random box in an image, (top, left, height, width), as `tf.image.sample_distorted_bounding_box` does."""
+    # (torchvision draws the area.) Where rounding spoils the area, a height one larger or smaller is tried.
+    most = height * width
+    least = min_area * most
+    for _ in range(ATTEMPTS):
+        aspect = generator.uniform(*ASPECTS)
+        tallest = round((most / aspect) ** 0.5)
+        if round(tallest * aspect) > width:
+            tallest = int((width + 0.5 - 1e-7) / aspect)
+        tallest = min(tallest, height)
+        rows = min(round((least / aspect) ** 0.5), tallest)
+        rows += int(generator.integers(tallest - rows + 1))
+        columns = round(rows * aspect)
+        if rows * columns < least:
+            rows += 1
+            columns = round(rows * aspect)
+        if rows * columns > most:
+            rows -= 1
+            columns = round(rows * aspect)
+        if 0 < rows <= height and 0 < columns <= width and least <= rows * columns <= most:
+            # The last place is never drawn: TensorFlow's upper bound is exclusive.
+            top = int(generator.integers(height - rows)) if rows < height else 0
+            left = int(generator.integers(width - columns)) if columns < width else 0
+            return top, left, rows, columns
+    return 0, 0, height, width
+
+
+def crop_box(
+    height: int, width: int, area: tuple[float, float], generator: np.random.Generator
+) -> tuple[int, int, int, int]:
+    """A random box, (top, left, height, width), as torchvision's `RandomResizedCrop`: its area is drawn first."""
+    for _ in range(CROP_ATTEMPTS):
+        wanted = height * width * generator.uniform(*area)
+        aspect = math.exp(generator.uniform(*np.log(CROP_ASPECTS)))
+        columns, rows = round(math.sqrt(wanted * aspect)), round(math.sqrt(wanted / aspect))
+        if 0 < columns <= width and 0 < rows <= height:
+            top, left = (int(generator.integers(most + 1)) for most in (height - rows, width - columns))
+            return top, left, rows, columns
+    columns, rows = min(width, round(height * CROP_ASPECTS[1])), min(height, round(width / CROP_ASPECTS[0]))
+    return (height - rows) // 2, (width - columns) // 2, rows, columns
+
+
+def erased(image: np.ndarray, augmentation: Any, generator: np.random.Generator) -> np.ndarray:
+    """Returns a float32 copy of an image with noise in a random box; itself where chance spares it or no box fits."""
+    if generator.random() >= augmentation.erasing:
+        return image
+    height, width, channels = image.shape
+    for _ in range(ERASING_ATTEMPTS):
+        area = generator.uniform(*ERASED_AREA) * height * width
+        aspect = ERASED_ASPECT ** generator.uniform(-1, 1)
+        rows, columns = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
+        if rows < height and columns < width:
+            top, left = generator.integers(height - rows + 1), generator.integers(width - columns + 1)
+            is_noise = augmentation.erasing_fill == "pixel"
+            noise = generator.standard_normal((rows, columns, channels)) if is_noise else np.zeros(channels)
+            values = np.asarray(augmentation.erasing_mean) + np.asarray(augmentation.erasing_std) * noise
+            image = image.astype("float32")
+            image[top : top + rows, left : left + columns] = 255 * values
+            break
+    return image
+
+
+# Mixtures of the images of a batch
+
+
+def mixed(images: np.ndarray, labels: np.ndarray, augmentation: Any, seed: list[int]) -> tuple[np.ndarray, np.ndarray]:
+    """A batch's images, overwritten in place, and new labels after mixup or CutMix; without either, as given."""
+    # Where the augmentation has both, a coin decides (timm's `switch_prob`).
+    generator = np.random.default_rng(seed)
+    if augmentation.cutmix and (not augmentation.mixup or generator.random() < 0.5):
+        return cutmix(images, labels, augmentation.cutmix, generator)
+    return mixup(images, labels, augmentation.mixup, generator) if augmentation.mixup else (images, labels)
+
+
+def cutmix(
+    images: np.ndarray, labels: np.ndarray, p: float, generator: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """Puts a box of the image before it into every image, in place; returns the images and labels mixed by its area."""
+    # One box for the whole batch, of a share of the area from Beta(p, p) around a place anywhere; what lies outside the
+    # image is cut off: timm's `Mixup`. Labels are float32 rows `(batch, classes)`.
+    side, box, area = math.sqrt(1 - generator.beta(p, p)), [], 1.0
+    for size in images.shape[1:3]:
+        cut, centre = int(size * side), int(generator.integers(size))
+        first, end = max(centre - cut // 2, 0), min(centre + (cut + 1) // 2, size)
+        box.append(slice(first, end))
+        area *= (end - first) / size
+    rest = np.float32(area)
+    images[:, *box] = np.roll(images[:, *box], 1, axis=0)
+    return images, (1 - rest) * labels + rest * np.roll(labels, 1, axis=0)
+
+
+def mixup(
+    images: np.ndarray, labels: np.ndarray, p: float, generator: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """Mixes every image with the one before it, in place; returns the images and their labels, mixed alike."""
+    # One weight `a` for the whole batch, drawn from Beta(p, p) and made the larger of `a` and `1 - a`: big_vision's
+    # `utils.get_mixup` (arXiv 1710.09412). Images are float32, labels float32 rows `(batch, classes)`.
+    drawn = generator.beta(p, p)
+    weight = np.float32(max(drawn, 1 - drawn))
+    rest = np.float32(1) - weight
+    last = images[-1].copy()
+    for i in range(len(images) - 1, -1, -1):  # image by image: a whole batch would not stay in a processor's cache
+        images[i] *= weight
+        images[i] += rest * (images[i - 1] if i else last)
+    return images, weight * labels + rest * np.roll(labels, 1, axis=0)

@@ -27,7 +27,8 @@ import numpy as np
 from keras_vit._arguments import SKIP, printable, warn_caller
 from keras_vit._processes import cores, share
 from keras_vit.data import examples as base
-from keras_vit.data.augmentation import MIXUP, ORDER, ImageTransform, Transform, draws, mixed, resize_for_evaluation
+from keras_vit.data.augmentation import MIXUP, ORDER, ImageTransform, Transform, draws, resize_for_evaluation
+from keras_vit.data.random_operations import mixed
 from keras_vit.data.workers import Worker
 from keras_vit.preprocessing import check_pixels
 

@@ -15,7 +15,7 @@ import numpy as np
 from keras_vit._arguments import check_choice, pair, require_packages, to_numpy, warn_caller
 from keras_vit._files import expanded_path
 from keras_vit._options import GIVEN, PART, OneOf, Options, Pair, Part, Several, Whole, option, refuse
-from keras_vit.interpolation import AREA, FILTERS, METHODS, filtered, resampled, torchvision_resized
+from keras_vit.interpolation import AREA, FILTERS, METHODS, blurred, filtered, resampled, torchvision_resized
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -606,7 +606,7 @@ def detector_pixels(pixels: np.ndarray, size: tuple[int, int], rule: str) -> np.
     square = np.full((side, side, pixels.shape[2]), 127.5 if rule == "scenic" else 0, "float32")
     square[: pixels.shape[0], : pixels.shape[1]] = pixels
     for axis, new in enumerate(size):
-        square = _blurred(square, axis, max(side / new - 1, 0) / 2)
+        square = blurred(square, axis, max(side / new - 1, 0) / 2, "reflect")
     for axis, new in enumerate(size):
         # Places in float32, step by step as torch's `interpolate`: others are off by up to a thousandth of a level.
         at = np.maximum(
@@ -617,16 +617,3 @@ def detector_pixels(pixels: np.ndarray, size: tuple[int, int], rule: str) -> np.
         high = np.minimum(low + 1, side - 1)
         square = square.take(low, axis) * (1 - part) + square.take(high, axis) * part
     return square
-
-
-def _blurred(image: np.ndarray, axis: int, sigma: float) -> np.ndarray:
-    """Returns an image blurred along an axis by a Gaussian over three deviations, mirrored at its edges."""
-    radius = math.ceil(3 * sigma)
-    if not radius:
-        return image
-    weights = np.exp(-0.5 * (np.arange(-radius, radius + 1) / sigma) ** 2)
-    weights = (weights / weights.sum()).astype("float32")
-    margins = [(radius, radius) if i == axis else (0, 0) for i in range(3)]
-    padded, length = np.pad(image, margins, "reflect"), image.shape[axis]
-    parts = (padded.take(range(i, i + length), axis) * weight for i, weight in enumerate(weights))
-    return sum(parts, np.zeros((), "float32"))

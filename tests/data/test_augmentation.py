@@ -9,14 +9,10 @@ from keras_vit.data.augmentation import (
     RANDAUGMENT,
     ImageTransform,
     crop_and_flip,
-    cutmix,
     draws,
-    erased,
-    inception_box,
-    mixed,
-    mixup,
     resize_for_evaluation,
 )
+from keras_vit.data.random_operations import cutmix, erased, inception_box, mixed, mixup
 from keras_vit.preprocessing import load_image, resize_images
 
 pytestmark = pytest.mark.once

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from keras_vit.data import MaskAugmentation, open_data, open_masks
-from keras_vit.data.augmentation import MaskTransform, draws, recoloured
+from keras_vit.data.augmentation import MaskTransform, draws
+from keras_vit.data.random_operations import recoloured
 from tests.pictures import save
 
 Image = pytest.importorskip("PIL.Image")

@@ -78,7 +78,7 @@ REFUSED = [
     ),
     (lambda: randaugment(PICTURE[..., 0], 2, 10, np.random.default_rng(0)), ValueError, r"shape is \(12, 10\)"),
     (lambda: randaugment(PICTURE, 0, 10, np.random.default_rng(0)), ValueError, "layers"),
-    (lambda: randaugment(PICTURE, 2, 10, 0), TypeError, "numpy.random.Gen"),
+    (lambda: randaugment(PICTURE, 2, 10, 0), TypeError, "generator must be a Generator"),
     *of(
         lambda labels, classes=None, target="class": check_labels(labels, classes, "x", target=target),
         [

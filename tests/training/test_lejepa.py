@@ -6,7 +6,8 @@ import pytest
 from keras import ops
 
 from keras_vit import BiT, VisionTransformer, ViTConfig, training
-from keras_vit.data.views import blurred, crop_box
+from keras_vit.data.random_operations import crop_box
+from keras_vit.interpolation import blurred
 from keras_vit.training.pretraining import effective_rank, encode, neighbour_accuracy
 from tests.small_models import small_bit_config, small_hybrid_config, small_vit, small_vit_config
 from tests.training.test_loop import assert_same_weights, cut_off
@@ -42,11 +43,13 @@ def test_crops_show_a_share_of_the_picture_and_blur_keeps_the_mean():
         top, left, height, width = crop_box(40, 60, (0.3, 0.5), rng)
         assert 0 <= top <= 40 - height and 0 <= left <= 60 - width
         assert 0.27 <= height * width / 2400 <= 0.53 and 0.7 <= width / height <= 1.4
-    plain = np.full((9, 7, 3), 77, "uint8")
-    np.testing.assert_array_equal(blurred(plain, 1.5), plain)
-    point = np.zeros((9, 9, 3), "uint8")
+    plain = np.full((9, 7, 3), 77, "float32")
+    # float32 sums of weights that add up to 1
+    np.testing.assert_allclose(blurred(plain, 0, 1.5, "edge"), plain, rtol=1e-6)
+    point = np.zeros((9, 9, 3), "float32")
     point[4, 4] = 255
-    assert blurred(point, 1.0).sum() == pytest.approx(3 * 255, abs=30) and blurred(point, 1.0).max() < 50
+    soft = blurred(blurred(point, 0, 1.0, "edge"), 1, 1.0, "edge")
+    assert soft.sum() == pytest.approx(3 * 255, rel=1e-5) and soft.max() < 50
 
 
 @pytest.mark.parametrize(
