@@ -61,11 +61,6 @@ class ModelConfig(Config):
         if count != self.classes:
             raise ValueError(f"class_names must be None without classes, but {count} names were given. Pass classes=.")
         object.__setattr__(self, "class_names", names)
-        if not isinstance(self.classifier_activation, (str, type(None))):
-            raise TypeError(
-                "classifier_activation must be the name of a Keras activation or None, but "
-                f"{self.classifier_activation!r} was given."
-            )
 
     def replace(self, **changes: Any) -> Self:
         """Returns a config like this one with the given fields changed; TypeError or ValueError as for a new one.
