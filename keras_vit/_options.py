@@ -96,9 +96,12 @@ def check_of(annotation: Any) -> Check:
     if typing.get_origin(annotation) not in (typing.Union, types.UnionType):
         return Instance.of(annotation)
     parts = [part for part in typing.get_args(annotation) if part is not type(None)]
+    takes_none = len(parts) < len(typing.get_args(annotation))
     sole = len(parts) == 1 or parts[0] is bool or hasattr(parts[0], "__metadata__")
     check = check_of(parts[0]) if sole else Instance.of(*parts)
-    return _anything if check is _anything else lambda name, value: None if value is None else check(name, value)
+    if check is _anything or not takes_none:
+        return check
+    return lambda name, value: None if value is None else check(name, value)
 
 
 def checked(function: Callable[P, R]) -> Callable[P, R]:
@@ -108,7 +111,8 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
 
     @functools.cache
     def checks() -> dict[str, Check]:
-        return {name: check_of(parameter.annotation) for name, parameter in named.items()}
+        found = {name: check_of(parameter.annotation) for name, parameter in named.items()}
+        return {name: check for name, check in found.items() if check is not _anything}
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -116,8 +120,9 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
             bound = signature.bind(*args, **kwargs)
         except TypeError:
             return function(*args, **kwargs)  # Python's own words for a missing or an unknown argument
-        for name in [name for name in bound.arguments if name in named]:
-            bound.arguments[name] = checks()[name](name, bound.arguments[name])
+        for name, value in bound.arguments.items():
+            if name in checks():
+                bound.arguments[name] = checks()[name](name, value)
         return function(*bound.args, **bound.kwargs)
 
     return call
@@ -242,6 +247,7 @@ class Several:
     count: int | None = None
 
     def __call__(self, name: str, values: Any) -> tuple[Any, ...]:
+        values = as_python(values)
         if not isinstance(values, tuple):
             raise TypeError(f"{name} must be several numbers, such as (3, 4), but {values!r} was given.")
         if self.count not in (None, len(values)):
@@ -256,7 +262,9 @@ class PerChannel:
     each: Check
 
     def __call__(self, name: str, value: Any) -> Any:
-        return Several(self.each)(name, value) if isinstance(value, tuple) and value else self.each(name, value)
+        return (
+            Several(self.each)(name, value) if isinstance(as_python(value), tuple) and value else self.each(name, value)
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -315,6 +323,7 @@ def check_shard(shard: Any) -> tuple[int, int]:
     return shard
 
 
+Integer = Annotated[int, Number("an integer", whole=True)]
 Positive = Annotated[int, Whole(1)]
 Count = Annotated[int, Whole(0)]
 Pair = Annotated[tuple[int, int], pair]

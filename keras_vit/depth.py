@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from keras_vit._arguments import check_flag, check_type, to_numpy
+from keras_vit._arguments import to_numpy
 from keras_vit._files import ending_of, replacing, write_npy
+from keras_vit._options import checked
 from keras_vit._pictures import ColourBar, colour_numbers, palette, plot_map
 from keras_vit._terminal import Column, TableResult
 from keras_vit.interpolation import torchvision_resized
@@ -131,6 +132,7 @@ PREPARATIONS: dict[str, tuple[Callable[..., np.ndarray], str]] = {
 }
 
 
+@checked
 def estimate(model: DPT | LinearDepth, picture: Any, *, flip: bool = False) -> Depth:
     """Returns the depth of a picture, at its own size, as a `Depth`.
 
@@ -152,9 +154,7 @@ def estimate(model: DPT | LinearDepth, picture: Any, *, flip: bool = False) -> D
         >>> result.depth.shape == keras_vit.load_image("photo.jpg").shape[:2], result.unit
         (True, 'm')
     """
-    check_type("model", model, (DPT, LinearDepth), "a DPT or a LinearDepth")
     config = model.config
-    check_flag("flip", flip)
     if config.include_preprocessing:
         raise ValueError(f"{model.name} would normalise pixels twice. Build it with include_preprocessing=False.")
     pixels = read_picture(picture, config.channels)
@@ -173,6 +173,7 @@ def _predicted(model: Any, images: np.ndarray) -> np.ndarray:
 # Plots
 
 
+@checked
 def plot(result: Depth, picture: Any, path: str | os.PathLike[str] | None = None) -> "Figure":
     """Returns a figure of a picture beside its depth, with a scale and its unit; near places are bright.
 
@@ -185,7 +186,6 @@ def plot(result: Depth, picture: Any, path: str | os.PathLike[str] | None = None
     Examples:
         >>> figure = keras_vit.depth.plot(keras_vit.depth.estimate(depth_model, "photo.jpg"), "photo.jpg", "depth.png")
     """
-    check_type("result", result, Depth, "a Depth, as estimate returns")
     pixels = picture_to_draw(picture, result.depth.shape)
     known = np.isfinite(result.depth)
     values = result.depth[known]
@@ -229,6 +229,7 @@ class DepthErrors(TableResult):
     )
 
 
+@checked
 def depth_errors(result: Depth, truth: ArrayLike, *, least: float = 1e-3, most: float = 10.0) -> DepthErrors:
     """Returns the errors of estimated depth against measured depth, over the pixels in a range.
 
@@ -249,7 +250,6 @@ def depth_errors(result: Depth, truth: ArrayLike, *, least: float = 1e-3, most: 
         >>> keras_vit.depth.depth_errors(keras_vit.depth.Depth(2 / truth + 1, metric=False), truth).delta1
         1.0
     """
-    check_type("result", result, Depth, "a Depth, as estimate returns")
     if not 0 < least < most:
         raise ValueError(f"least and most must be metres with 0 < least < most, but {least!r} and {most!r} were given.")
     metres, depth = to_numpy(truth).astype("float64"), result.depth.astype("float64")

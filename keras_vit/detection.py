@@ -8,13 +8,13 @@ import dataclasses
 import json
 import os
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from keras_vit._arguments import check_choice, check_class_names, check_flag, check_type, to_numpy, whole_number
+from keras_vit._arguments import check_class_names, to_numpy
 from keras_vit._files import ending_of, write_text
-from keras_vit._options import SHARE, as_python
+from keras_vit._options import Positive, Share, as_python, checked
 from keras_vit._pictures import safe_colours
 from keras_vit._processes import connect
 from keras_vit._terminal import ClassesResult, Column, PlainData, Table
@@ -98,14 +98,15 @@ class Detection(PlainData):
         write_text(path, Table(dict(zip(names, row, strict=True)) for row in rows).to_csv(names))
 
 
+@checked
 def detect(
     model: Detector,
     picture: Any,
     *,
-    threshold: float = 0.1,
-    nms: float | None = None,
+    threshold: Share = 0.1,
+    nms: Share | None = None,
     per_class: bool = False,
-    most: int | None = None,
+    most: Positive | None = None,
 ) -> Detection:
     """Returns the boxes in a picture of any size, read as the model's publisher reads them (`model.config.pictures`).
 
@@ -129,13 +130,6 @@ def detect(
         >>> found.boxes.shape == (len(found.names), 4)
         True
     """
-    check_type("model", model, Detector, "a Detector")
-    SHARE("threshold", threshold)
-    if nms is not None:
-        SHARE("nms", nms)
-    check_flag("per_class", per_class)
-    if most is not None:
-        whole_number("most", most, 1)
     pixels, config = read_picture(picture, model.config.channels), model.config
     answers = model.predict_on_batch(model.preprocess(pixels))
     outputs = {name: to_numpy(values)[0].astype("float32") for name, values in answers.items()}
@@ -197,6 +191,7 @@ def overlaps(one: np.ndarray, other: np.ndarray) -> np.ndarray:
     return np.divide(shared, union, out=np.zeros_like(shared), where=union > 0)
 
 
+@checked
 def plot(found: Detection, picture: Any, path: str | os.PathLike[str] | None = None) -> "Figure":
     """Draws a picture with its boxes in a colour for each class, and a legend with the scores; returns the figure.
 
@@ -210,7 +205,6 @@ def plot(found: Detection, picture: Any, path: str | os.PathLike[str] | None = N
     Examples:
         >>> figure = detection.plot(detection.detect(detector, "photo.jpg"), "photo.jpg", "boxes.png")
     """
-    check_type("found", found, Detection, "a Detection, as detect returns")
     pixels = picture_to_draw(picture)
     colours = dict(zip(sorted({*found.labels.tolist()}), safe_colours(), strict=False))
     order = np.argsort(found.scores, kind="stable")  # the surest lies above
@@ -318,11 +312,15 @@ class MeanAP:
         0.7
     """
 
-    def __init__(self, classes: int, kind: str = "boxes", class_names: Sequence[str] | None = None) -> None:
-        names, _ = check_class_names(class_names, whole_number("classes", classes, 1))
-        self.classes, self.class_names = int(classes), None if names is None else tuple(names)
-        check_choice("kind", kind, ("boxes", "masks"))
-        self.kind = kind
+    @checked
+    def __init__(
+        self,
+        classes: Positive,
+        kind: Literal["boxes", "masks"] = "boxes",
+        class_names: Sequence[str] | None = None,
+    ) -> None:
+        self.classes, self.kind = classes, kind
+        self.class_names, _ = check_class_names(class_names, classes)
         self._pictures = 0
         self._truths = np.zeros((classes, len(_AREAS)), "int64")
         # A row for each detection: class, picture, rank in its class and picture; its score; what it is.
@@ -504,11 +502,12 @@ def _mean(values: np.ndarray) -> float:
     return float(np.mean(known)) if known.size else float("nan")
 
 
+@checked
 def evaluate(
-    model: Any,
+    model: Detector | EoMT,
     data: Any,
     *,
-    most: int | None = None,
+    most: Positive | None = None,
     on_bad_image: str = "stop",
     distribution: str | None = None,
     progress: bool = True,
@@ -529,9 +528,6 @@ def evaluate(
         >>> detection.evaluate(detector, boxes, progress=False).pictures
         1
     """
-    check_type("model", model, (Detector, EoMT), "a Detector or an EoMT")
-    if most is not None:
-        whole_number("most", most, 1)
     config, kind, target, opened = model.config, "masks", "segments", open_segments
     if isinstance(model, Detector):
         kind, target, opened = "boxes", "boxes", open_boxes

@@ -109,6 +109,7 @@ def test_arguments_of_a_function_are_checked_by_their_types():
         ({"share": 1.5}, ValueError, "share must be a number from 0 to 1, but 1.5 was given"),
         ({"flag": "no"}, TypeError, "flag must be True or False, but 'no' was given"),
         ({"of": {}}, TypeError, "of must be a Recipe, but dict was given"),
+        ({"path": None}, TypeError, "path must be a string or a path, but NoneType was given"),
     ):
         with pytest.raises(error, match=words):
             classify(**{"path": "a"} | wrong)

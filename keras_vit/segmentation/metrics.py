@@ -10,12 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from keras_vit._arguments import check_class_names, check_type, to_numpy, whole_number
+from keras_vit._arguments import check_class_names, to_numpy
+from keras_vit._options import Integer, Positive, checked
 from keras_vit._processes import connect
 from keras_vit._terminal import ClassesResult, Column, ProgressBar, Table, TableResult, make_table
 from keras_vit.data import ImageStream, MaskedImages, open_data, open_masks
 from keras_vit.data.masks import names_beside
-from keras_vit.segmentation.segmenting import SEGMENTERS, Segmentation, check_classes, segment
+from keras_vit.models import EoMT, LinearSegmenter
+from keras_vit.segmentation.segmenting import Segmentation, check_classes, segment
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -92,11 +94,12 @@ class MeanIoU:
         0.5
     """
 
-    def __init__(self, classes: int, ignore: int | None = 255, class_names: Sequence[str] | None = None) -> None:
-        names, _ = check_class_names(class_names, whole_number("classes", classes, 1))
-        self.classes, self.class_names = int(classes), None if names is None else tuple(names)
-        check_type("ignore", ignore, (numbers.Integral, type(None)), "an integer or None")
-        self.ignore = None if ignore is None else int(ignore)
+    @checked
+    def __init__(
+        self, classes: Positive, ignore: Integer | None = 255, class_names: Sequence[str] | None = None
+    ) -> None:
+        self.classes, self.ignore = classes, ignore
+        self.class_names, _ = check_class_names(class_names, classes)
         self._pictures = 0
         self._counts = np.zeros((3, self.classes), "int64")  # intersection, predicted, labelled
 
@@ -168,8 +171,9 @@ def mean_iou(
     return metric.result("alone")
 
 
+@checked
 def evaluate(
-    model: Any,
+    model: EoMT | LinearSegmenter,
     data: Any,
     *,
     ignore: int = 255,
@@ -196,7 +200,6 @@ def evaluate(
         >>> segmentation.evaluate(segmenter, masks, progress=False).pictures
         4
     """
-    check_type("model", model, SEGMENTERS, "a segmentation model, EoMT or LinearSegmenter")
     if isinstance(data, ImageStream):
         if reduce_zero_label:
             raise ValueError("reduce_zero_label applies to folders and lists, not to a stream. Leave it out.")
@@ -339,8 +342,9 @@ class PanopticQuality:
         [0.75, 0.75, 1.0]
     """
 
-    def __init__(self, classes: int, stuff: Collection[int] = ()) -> None:
-        self.classes = whole_number("classes", classes, 1)
+    @checked
+    def __init__(self, classes: Positive, stuff: Collection[int] = ()) -> None:
+        self.classes = classes
         self.stuff = tuple(check_classes("stuff", stuff, self.classes))
         self._pictures = 0
         self._counts = np.zeros((3, self.classes), "int64")  # matched, invented, missed

@@ -12,13 +12,13 @@ import math
 import numbers
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import numpy as np
 
-from keras_vit._arguments import check_choice, check_flag, check_type, softmax, to_numpy, whole_number
+from keras_vit._arguments import check_choice, softmax, to_numpy
 from keras_vit._files import ending_of, replacing, write_npy
-from keras_vit._options import SHARE, option, refuse
+from keras_vit._options import ABOVE_0, Positive, Several, Share, checked, option, refuse
 from keras_vit._pictures import Colour, plot_map, safe_colours
 from keras_vit._processes import fill_up
 from keras_vit._terminal import PlainData
@@ -43,7 +43,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 Size = tuple[int, int]
-SEGMENTERS = (EoMT, LinearSegmenter)
 INSIDE = 0.5  # the probability from which a pixel lies in a mask
 TASKS = ("semantic", "panoptic", "instance")
 THRESHOLD = 0.8  # of EomtImageProcessor's post-processing in transformers 5.23 and 5.24, for both tasks
@@ -149,17 +148,18 @@ def check_classes(name: str, given: Any, classes: int) -> list[int]:
     return sorted({*map(int, labels)})
 
 
+@checked
 def segment(
-    model: Any,
+    model: EoMT | LinearSegmenter,
     picture: Any,
     *,
-    task: str | None = None,
+    task: Literal["semantic", "panoptic", "instance"] | None = None,
     stuff_classes: Collection[int] = (),
-    threshold: float | None = None,
-    overlap: float = 0.8,
-    scales: Sequence[float] = (1.0,),
+    threshold: Share | None = None,
+    overlap: Share = 0.8,
+    scales: Annotated[Sequence[float], Several(ABOVE_0)] = (1.0,),
     flip: bool = False,
-    batch_size: int = 4,
+    batch_size: Positive = 4,
 ) -> Segmentation:
     """Returns the segments of a picture of any size, found as the model's publisher does (`model.config.pictures`).
 
@@ -194,20 +194,17 @@ def segment(
         >>> result.map.shape == keras_vit.load_image("photo.jpg").shape[:2]
         True
     """
-    check_type("model", model, SEGMENTERS, "a segmentation model, EoMT or LinearSegmenter")
     config, linear = model.config, isinstance(model, LinearSegmenter)
     if task is None:
         task = getattr(config, "task", None) or ("semantic" if linear else "panoptic")
-    check_choice("task", task, ("semantic",) if linear else TASKS)
-    whole_number("batch_size", batch_size, 1)
-    scales, stuff = list(scales), check_classes("stuff_classes", stuff_classes, config.classes)
-    given = {"threshold": threshold, "overlap": overlap, "stuff_classes": stuff, "scales": scales}
-    given["flip"] = check_flag("flip", flip)
+    if linear:
+        check_choice("task", task, ("semantic",))
+    stuff = check_classes("stuff_classes", stuff_classes, config.classes)
+    given = {"threshold": threshold, "overlap": overlap, "stuff_classes": stuff, "scales": tuple(scales), "flip": flip}
     refuse(_OF_TASKS, given, {"task": task, "model": "LinearSegmenter" if linear else "EoMT"})
-    threshold = SHARE("threshold", THRESHOLD if threshold is None else threshold)
-    overlap = SHARE("overlap", overlap)
+    threshold = THRESHOLD if threshold is None else threshold
     side = getattr(config, "short_side", 1)
-    if not scales or not all(isinstance(scale, numbers.Real) and 1 <= side * scale < math.inf for scale in scales):
+    if not scales or min(scales) * side < 1:
         raise ValueError(f"scales must be numbers of at least 1 / {side}, such as (1.0, 1.32), not {scales!r}.")
     pixels = read_picture(picture, config.channels)
     height, width = pixels.shape[:2]
@@ -224,7 +221,7 @@ _OF_TASKS = {
     "threshold": option(when={"task": ("panoptic", "instance")}),
     "overlap": option(0.8, when={"task": ("panoptic",)}),
     "stuff_classes": option([], when={"task": ("panoptic",)}),
-    "scales": option([1.0], when={"model": ("LinearSegmenter",)}),
+    "scales": option((1.0,), when={"model": ("LinearSegmenter",)}),
     "flip": option(False, when={"model": ("LinearSegmenter",)}),
 }
 
@@ -511,13 +508,14 @@ def sigmoid(logits: np.ndarray) -> np.ndarray:
 # Plots
 
 
+@checked
 def plot(
     result: Segmentation,
     picture: Any,
     path: str | os.PathLike[str] | None = None,
     *,
     colours: str | Sequence[Colour] | None = None,
-    opacity: float = 0.55,
+    opacity: Share = 0.55,
 ) -> "Figure":
     """Returns a figure of segments over their picture, with edges, names at their places and a legend by area.
 
@@ -535,8 +533,6 @@ def plot(
         >>> result = segmentation.segment(segmenter, "photo.jpg")
         >>> figure = segmentation.plot(result, "photo.jpg", "masks.png")
     """
-    check_type("result", result, Segmentation, "a Segmentation, as segment returns")
-    SHARE("opacity", opacity)
     pixels = picture_to_draw(picture, result.map.shape)
     largest = sorted(result.segments, key=lambda segment: -segment.area)
     chosen = _colours(largest, colours)

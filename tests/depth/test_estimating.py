@@ -108,7 +108,7 @@ def test_a_plot_has_the_picture_and_a_scale(model, tmp_path):
     assert (tmp_path / "depth.png").stat().st_size > 1000
     with pytest.raises(ValueError, match="30 x 45 pixels, but it has 29 x 45"):
         depth.plot(result, PICTURE[1:])
-    with pytest.raises(TypeError, match="result must be a Depth, as estimate returns, but ndarray"):
+    with pytest.raises(TypeError, match="result must be a Depth, but ndarray"):
         depth.plot(result.depth, PICTURE)
 
 

@@ -204,7 +204,7 @@ def test_options_and_arguments_that_make_no_sense(loaded, golden):
         ({"stuff_classes": [99]}, "stuff_classes must be"),
         ({"stuff_classes": [1], "task": "instance"}, "is for the task 'panoptic'"),
         ({"threshold": 0.5, "task": "semantic"}, "threshold=0.5 is for the task .* but the task is 'semantic'"),
-        ({"model": model.backbone}, "must be a segmentation model"),
+        ({"model": model.backbone}, "model must be an EoMT or a LinearSegmenter"),
         ({"picture": np.zeros((1, 51, 3), "uint8")}, "at most 50 times the shorter one"),
         *(({"picture": np.zeros(shape, "uint8")}, "picture") for shape in ((0, 4, 3), (4, 4), (2, 4, 4, 3))),
     ):
