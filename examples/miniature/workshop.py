@@ -10,8 +10,7 @@ import numpy as np
 import keras_vit
 from keras_vit import training
 from keras_vit._files import weights_folder
-from keras_vit.evaluation import few_shot
-from keras_vit.evaluation.few_shot import L2_SWEEP
+from keras_vit.evaluation import L2_SWEEP, few_shot
 from keras_vit.models import BiT, BiTConfig, VisionTransformer, ViTConfig
 from miniature.pictures import IMAGE_SIZE, Pictures, source_pictures, target_digits
 

@@ -7,17 +7,17 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import keras
 import numpy as np
 
-from keras_vit._arguments import check_choice, check_type, to_numpy, whole_number, whole_numbers
-from keras_vit._options import INSIDE, option, refuse
+from keras_vit._arguments import check_type, to_numpy, whole_numbers
+from keras_vit._options import INSIDE, Count, Positive, checked, option, refuse
 from keras_vit._processes import ALONE, Processes, batch_shares, connect, fill_up, local_model, share
 from keras_vit._terminal import ClassesResult, Column, PlainData, ProgressBar
 from keras_vit.data import ImageStream, match_labels, open_data, pick_split
-from keras_vit.data.examples import TARGETS, check_labels
+from keras_vit.data.examples import check_labels
 from keras_vit.evaluation.targets import CLASSES, IMAGES, LOSS, SPEED, TINY, measure_labels, measure_regression
 from keras_vit.models import BiT, ImageModel, VisionTransformer
 from keras_vit.preprocessing import imagenet1k_classes, resize_images
@@ -134,19 +134,20 @@ class AccuracyResult(ClassesResult):
         return (IMAGES, CLASSES, *top, *loss, SPEED)
 
 
+@checked
 def evaluate(
     model: Any,
     data: Any,
     *,
     top: Sequence[int] = (1, 5),
-    outputs: str | None = None,
+    outputs: Literal["logits", "softmax", "sigmoid"] | None = None,
     preprocess: bool | None = None,
-    batch_size: int = 64,
+    batch_size: Positive = 64,
     class_names: Sequence[str] | None = None,
-    target: str | None = None,
-    threshold: float = 0.5,
-    views: str | None = None,
-    mistakes: int = 0,
+    target: Literal["class", "multilabel", "number"] | None = None,
+    threshold: Annotated[float, INSIDE] = 0.5,
+    views: Literal["flip", "crops"] | None = None,
+    mistakes: Count = 0,
     on_bad_image: str = "stop",
     distribution: str | None = None,
     progress: bool = True,
@@ -200,17 +201,13 @@ def evaluate(
     check_type("model", model, Callable, "a Keras model or a function")
     if getattr(config, "classes", 0) is None:
         raise ValueError("The model has no head, so it cannot classify. Build it with include_top=True.")
-    check_choice("outputs", outputs, (None, "logits", "softmax", "sigmoid"))
     top = whole_numbers("top", top, 1)
     given = {"top": top, "threshold": threshold, "outputs": outputs, "mistakes": mistakes, "class_names": class_names}
     if outputs is None and hasattr(config, "classifier_activation"):
         outputs = _OUTPUTS.get(config.classifier_activation)
-    check_choice("target", target, (None, *TARGETS))
-    check_choice("views", views, (None, "flip", "crops"))
     if target is not None:
         refuse(_OF_TARGETS, given, {"target": target})
-    threshold = INSIDE("threshold", threshold)
-    mistakes = whole_number("mistakes", mistakes, 0) if processes.count == 1 else 0
+    mistakes = mistakes if processes.count == 1 else 0
     started = time.perf_counter()
     opened = open_batches(
         model,

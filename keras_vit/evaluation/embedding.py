@@ -11,25 +11,14 @@ import zipfile
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import keras
 import numpy as np
 
-from keras_vit._arguments import (
-    SKIP,
-    Source,
-    check_choice,
-    check_flag,
-    check_type,
-    listing,
-    printable,
-    to_numpy,
-    warn_caller,
-    whole_number,
-)
+from keras_vit._arguments import SKIP, Source, check_type, listing, printable, to_numpy, warn_caller, whole_number
 from keras_vit._files import expanded_path, fingerprint, replacing, write_text
-from keras_vit._options import Number, check_shard
+from keras_vit._options import Number, Positive, check_shard, checked
 from keras_vit._page import check_sheet_path, html_tiles, small_image, thumbnail, write_page
 from keras_vit._pictures import plot_map
 from keras_vit._processes import ALONE_BY_NAME, batch_shares, connect, cores, fill_up, local_model
@@ -63,16 +52,17 @@ class EmbeddedImages:
     already_complete: bool = False
 
 
+@checked
 def embed(
     model: VisionTransformer | BiT | Source,
     images: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
     output: str | os.PathLike[str],
     *,
     features: str = "pre_logits",
-    batch_size: int = 32,
-    dtype: str = "float32",
+    batch_size: Positive = 32,
+    dtype: Literal["float32", "float16"] = "float32",
     shard: tuple[int, int] = (0, 1),
-    on_bad_image: str = "stop",
+    on_bad_image: Literal["stop", "skip"] = "stop",
     overwrite: bool = False,
     distribution: str | None = None,
     progress: bool = True,
@@ -130,10 +120,6 @@ def embed(
         "model": os.fspath(model) if isinstance(model, (str, os.PathLike)) else None,
         "images": os.fspath(images) if whole_folder else None,
     }
-    batch_size = whole_number("batch_size", batch_size, 1)
-    check_choice("dtype", dtype, ("float32", "float16"))
-    check_choice("on_bad_image", on_bad_image, ("stop", "skip"))
-    check_flag("overwrite", overwrite)
     files, model = _find(images), model_with_features(model)
     extractor = feature_extractor(model, [features])
     shares = batch_shares(model)
@@ -398,11 +384,12 @@ PathLike = str | os.PathLike[str]
 _CONTENT = ("settings", "origin", "names", "features")  # of a file of `embed`
 ROWS = 4096  # features at a time: few enough to stay in a processor's cache between their norm and their products
 QUERIES = 1024  # at a time: with `ROWS`, 16 MiB of similarities
-_TEMPERATURE = Number("a number of at least 0.002", lambda n: 0.002 <= n < math.inf)  # with lower ones votes overflow
+TEMPERATURE = Number("a number of at least 0.002", lambda n: 0.002 <= n < math.inf)  # with lower ones votes overflow
 _COSINE = Number("a cosine similarity above -1 and at most 1", lambda n: -1 < n <= 1)
 
 
-def search(features: np.ndarray, queries: np.ndarray, k: int = 10) -> tuple[np.ndarray, np.ndarray]:
+@checked
+def search(features: np.ndarray, queries: np.ndarray, k: Positive = 10) -> tuple[np.ndarray, np.ndarray]:
     """Returns the features most similar to each query by cosine, best first; of equal ones the lowest rows.
 
     The search is exact and runs in blocks: it takes about 50 MB beside its arguments. Two arrays `(queries, k)`, or
@@ -424,7 +411,7 @@ def search(features: np.ndarray, queries: np.ndarray, k: int = 10) -> tuple[np.n
     features, queries = _rows("features", features), to_numpy(queries)
     one = queries.ndim == 1
     queries = _rows("queries", queries[None] if one else queries, features.shape[1])
-    if whole_number("k", k, 1) > len(features):
+    if k > len(features):
         raise ValueError(f"k must be at most the number of features, {len(features)}, but {k} was given.")
     indices, similarities = np.empty((len(queries), k), "int64"), np.empty((len(queries), k), "float32")
     for start, units in _blocks("queries", queries, QUERIES):
@@ -459,12 +446,13 @@ def _largest(values: np.ndarray, k: int) -> np.ndarray:
     return more | (equal & (equal.cumsum(axis=1, dtype="int32") <= missing))
 
 
+@checked
 def knn(
     features: np.ndarray,
     labels: np.ndarray,
     queries: np.ndarray,
-    k: int = 20,
-    temperature: float = 0.07,
+    k: Positive = 20,
+    temperature: Annotated[float, TEMPERATURE] = 0.07,
     classes: int | None = None,
 ) -> np.ndarray:
     """Returns votes of the k nearest neighbours, float64 `(queries, classes)`, as DINO's `eval_knn.py` counts them.
@@ -486,7 +474,6 @@ def knn(
         raise ValueError(f"labels must be {len(features)} integers of at least 0, but {found} was given.")
     most = int(labels.max(initial=-1)) + 1
     classes = most if classes is None else whole_number("classes", classes, most)
-    temperature = _TEMPERATURE("temperature", temperature)
     indices, similarities = search(features, queries, k)
     votes = np.zeros((*indices.shape[:-1], classes))
     weights = np.exp(similarities / np.float64(temperature))
@@ -494,7 +481,8 @@ def knn(
     return votes
 
 
-def near_duplicates(features: np.ndarray, threshold: float = 0.95) -> tuple[np.ndarray, np.ndarray]:
+@checked
+def near_duplicates(features: np.ndarray, threshold: Annotated[float, _COSINE] = 0.95) -> tuple[np.ndarray, np.ndarray]:
     """Returns pairs of rows whose cosine similarity reaches the threshold, such as copies of a photo, best first.
 
     They are int64 `(pairs, 2)`, rows of `features` `(n, length)`, the lower one first; and float32 `(pairs,)`, their
@@ -505,7 +493,6 @@ def near_duplicates(features: np.ndarray, threshold: float = 0.95) -> tuple[np.n
         >>> evaluation.near_duplicates(np.array([[1.0, 0.0], [0.0, 1.0], [2.0, 0.1]]))[0]
         array([[0, 2]])
     """
-    threshold = _COSINE("threshold", threshold)
     features = _rows("features", features)
     pairs, similarities = [np.empty((0, 2), "int64")], [np.empty(0, "float32")]
     least = np.float32(threshold - 4 * features.shape[1] ** 0.5 * 2**-24)
@@ -541,12 +528,13 @@ def _blocks(name: str, values: np.ndarray, size: int) -> Iterator[tuple[int, np.
         yield start, block / norms
 
 
+@checked
 def find_similar(
     image: Any,
     features: PathLike,
     *,
     query: Any = None,
-    k: int = 12,
+    k: Positive = 12,
     model: VisionTransformer | BiT | Source | None = None,
     folder: PathLike | None = None,
 ) -> Table:
@@ -587,7 +575,7 @@ def find_similar(
     query = to_numpy(query).reshape(-1)
     if len(query) != vectors.shape[1]:
         raise ValueError(f"query must have {vectors.shape[1]} numbers, as features in the file, but has {len(query)}.")
-    rows, similarities = search(vectors, query, min(whole_number("k", k, 1), len(vectors)))
+    rows, similarities = search(vectors, query, min(k, len(vectors)))
     pairs = zip(rows, similarities.tolist(), strict=True)
     return Table({"image": paths[row], "similarity": round(similarity, 4)} for row, similarity in pairs)
 

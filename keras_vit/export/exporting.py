@@ -124,7 +124,8 @@ class ExportReport(PlainData):
         def percent(share: float | None) -> str | None:
             return None if share is None else f"{100 * share:.2f} %"
 
-        accuracy = f"{percent(self.accuracy)} (the model: {percent(self.model_accuracy)})"
+        labelled = self.accuracy is not None
+        accuracy = f"{percent(self.accuracy)} (the model: {percent(self.model_accuracy)})" if labelled else None
         return pairs_table(
             self.path,
             {
@@ -135,9 +136,7 @@ class ExportReport(PlainData):
                 "largest difference": f"{self.max_abs_error:.1e} (allowed: {self.tolerance:.1e}), {self.images} images",
                 "mean difference": f"{self.mean_abs_error:.1e}",
                 "same top class": percent(self.top1_agreement),
-                "accuracy": f"{percent(self.accuracy)} (the model: {percent(self.model_accuracy)})"
-                if accuracy
-                else None,
+                "accuracy": accuracy,
                 "load": f"{self.load_seconds:.2f} s to the first answer",
                 "latency": self.latency_ms and f"{self.latency_ms:.2f} ms for a batch of {self.batch or 1}",
                 "operators": ", ".join(self.operators),

@@ -82,6 +82,7 @@ def test_images_labels_and_accuracy(monkeypatch, tmp_path):
         assert fake_export.images[0].dtype == ("uint8" if uint8 else "float32")
         assert (report.images, report.accuracy, report.model_accuracy) == (9, 6 / 9, 6 / 9)
         assert report.top1_agreement == 1.0 and "66.67 % (the model: 66.67 %)" in str(report)
+    assert "accuracy" not in str(export(model, tmp_path / "plain.onnx"))
     wrong = export(model, tmp_path / "wrong.onnx", images=pixels[:1], labels=labels[:1])
     assert "0.00 % (the model: 0.00 %)" in str(wrong)
     images = images_for(CONFIG, 3)

@@ -98,18 +98,16 @@ def test_what_float16_cannot_hold_is_refused(format, path, words, tmp_path):
 
 def test_what_is_computed_in_float32_is_what_litert_computes(tmp_path):
     skip_without("litert")
-    from keras_vit.export import litert_graph
-
-    model, path = loud_model(10), tmp_path / "m.tflite"
+    model, path, litert = loud_model(10), tmp_path / "m.tflite", FORMATS["litert"]
     export(model, path, measure=False, uint8_input=True)
     pixels = np.random.default_rng(0).integers(0, 256, (1, 8, 12, 3)).astype("uint8")
-    expected, found = FORMATS["litert"].run(path, pixels), litert_graph.compute(path, pixels, np.float32)
+    expected, found = litert.run(path, pixels), litert.compute(path, pixels, np.float32)
     assert float16.distance(found.answers, expected) < 1e-5 and found.peak > 9
     # The plain norms of a file without a target: their squares overflow.
     with np.errstate(all="ignore"):
         export(loud_model(1000), path, measure=False, overwrite=True, uint8_input=True)
-        loud = litert_graph.compute(path, pixels, np.float16)
-    assert not float16.distance(loud.answers, FORMATS["litert"].run(path, pixels)) < float16.TOLERANCE
+        loud = litert.compute(path, pixels, np.float16)
+    assert not float16.distance(loud.answers, litert.run(path, pixels)) < float16.TOLERANCE
 
 
 def test_what_is_refused(tmp_path):

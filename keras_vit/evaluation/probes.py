@@ -9,17 +9,17 @@ import math
 import numbers
 import os
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
-from keras_vit._arguments import check_type, whole_number, whole_numbers
-from keras_vit._options import ABOVE_0, PerChannel, as_python
+from keras_vit._arguments import check_type, whole_numbers
+from keras_vit._options import ABOVE_0, PerChannel, Positive, as_python, checked
 from keras_vit._processes import ALONE, ALONE_BY_NAME, Processes, connect
 from keras_vit._terminal import Column, Table, TableResult, make_table
 from keras_vit.data import has_test_split, match_labels
 from keras_vit.evaluation.accuracy import AccuracyResult, all_outputs, evaluate, open_batches, predictor
-from keras_vit.evaluation.embedding import knn
+from keras_vit.evaluation.embedding import TEMPERATURE, knn
 from keras_vit.models import BiT, VisionTransformer, feature_extractor
 from keras_vit.zoo import as_model
 
@@ -283,13 +283,14 @@ def few_shot(
     return FewShotResult(shots, strengths, seeds, accuracy, held_out, *facts)
 
 
+@checked
 def knn_accuracy(
     model: Any,
     train: Any,
     test: Any,
     *,
-    k: int = 20,
-    temperature: float = 0.07,
+    k: Positive = 20,
+    temperature: Annotated[float, TEMPERATURE] = 0.07,
     top: Sequence[int] = (1, 5),
     preprocess: bool | None = None,
     batch_size: int = 64,
@@ -309,7 +310,7 @@ def knn_accuracy(
     known, unseen = _features_of_both(model, train, test, distribution, **options)
     names = known.class_names
     classes = max(int(known.labels.max()) + 1, len(names or ()))
-    k = min(whole_number("k", k, 1), len(known.features))
+    k = min(k, len(known.features))
     votes = knn(known.features, known.labels, unseen.features, k, temperature, classes)
     found = evaluate(np.asarray, (votes, unseen.labels), top=top, distribution=ALONE_BY_NAME, progress=False)
     return dataclasses.replace(found, class_names=None if names is None else tuple(names))  # in the order of the votes

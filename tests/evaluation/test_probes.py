@@ -8,7 +8,7 @@ import pytest
 
 import keras_vit
 from keras_vit.data import open_data
-from keras_vit.evaluation.few_shot import L2_SWEEP, LeastSquaresProbe, extract_features, few_shot, knn_accuracy
+from keras_vit.evaluation.probes import L2_SWEEP, LeastSquaresProbe, extract_features, few_shot, knn_accuracy
 from keras_vit.preprocessing import imagenet1k_classes
 from tests.small_models import small_vit
 from tests.tolerances import SAME_FUNCTION
