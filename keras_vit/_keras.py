@@ -1,6 +1,7 @@
 """The private parts of Keras that this package uses, all in this file, under names for the rest of the package.
 
-Each has its reason; `tests/test_keras_internals.py` holds every one to what a new Keras does.
+Each has its reason beside it; `tests/test_keras_internals.py` holds every one to what a new Keras does, and those of
+PyTorch to what a new PyTorch does.
 """
 
 import contextlib
@@ -20,67 +21,9 @@ from keras.src.utils.module_utils import tensorflow
 from keras_vit._arguments import Tensor
 from keras_vit._files import replacing
 
-PRIVATE: dict[str, str] = {
-    "_flatten_layers": "Without it, freezing, adapters and quantization do not reach layers inside layers.",
-    "_trainable_variables": "A layer's own weights. Without it, what LoRA froze stays frozen when its layer trains.",
-    "_run_through_graph": "Calls a functional model layer by layer. Without it, nobody can look inside a model.",
-    "_remat_mode": "Whether a layer is computed again for its gradients. Without it, a flat call would not do so.",
-    "_value": "A weight's tensor in its own dtype. Without it, it is read and cast again in every call.",
-    "_clear_losses": "Keras does it in each call. Without it, losses of a call stay after what made them is gone.",
-    "_get_own_metrics": "Metrics without those of layers. Without it, each update asks every layer three times.",
-    "_layout": "Where a variable lies on several devices. Without it, momentum is copied to each of them.",
-    "_clip_gradients": "Called with all gradients of an update. Without it, each replica clips by itself.",
-    "_apply_weight_decay": "Called before an update. Without it, weights decay twice.",
-    "_backend_update_step": "Called with all weights of an update. Without it, each is updated by itself.",
-    "_get_variable_index": "Which momentum is that of a weight. Without it, optimizers search for it.",
-    "_trainable_variables_indices": "The same of all weights at once. Without it, an update has four calls for each.",
-    "_overwrite_variables_directly_with_gradients": "Of float8. Without it, an update has four calls for each weight.",
-    "_losses": "What `add_loss` was given. Without it, an update asks every layer in five calls.",
-    "_losses_override": "Where a layer has other losses than its own. Without it, these would be lost.",
-    "_get_regularization_losses": "Those of weights. Without it, an update asks every layer in five calls.",
-    "_compute_loss": "Calls a `compute_loss` with or without `training`. Without it, some subclasses do not train.",
-    "_loss_tracker": "The mean of the loss that is printed. Without it, models on PyTorch train in Keras's own step, "
-    "which has twelve calls for each weight.",
-}
-
-# Of models on JAX.
-PRIVATE_IN_JAX: dict[str, str] = {
-    "_purge_model_variables": "Called before a loop, and takes the weights out of a model. Without it, a thread that "
-    "reads a model finds none of them while another one predicts.",
-}
-
-# Of models on PyTorch.
-PRIVATE_ON_TORCH: dict[str, str] = {
-    "_track_variables": "Tells PyTorch all parameters. Without it, Keras does so in each update.",
-}
-
-# Of PyTorch, whose modules Keras's layers are there.
-PRIVATE_IN_TORCH: dict[str, str] = {
-    "torch.nn.modules.module._has_any_global_hook": "Without it, hooks for all modules miss the layers inside layers.",
-    "torch.autograd.forward_ad._current_level": "Whether there are tangents. Without it, each tensor is asked for one.",
-    "torch.utils._python_dispatch.is_in_torch_dispatch_mode": "The module is where PyTorch has `TorchDispatchMode`. "
-    "Without it, what such a mode keeps is written over.",
-    "torch._foreach_mul_": "All weights at once. Without it, an update has thousands of calls.",
-    "torch._foreach_mul": "The same for new tensors. Without it, clipping has a call for each gradient.",
-    "torch._foreach_norm": "The norms of all gradients at once. Without it, each has a call.",
-    "torch._foreach_add_": "Adds to all weights at once. Without it, an update has thousands of calls.",
-    "torch.ops.mkldnn._linear_pointwise": "What programs of `torch.compile` call for a linear layer. Without it, "
-    "products take twice as long on processors that are not Intel's.",
-    "torch.ops.mkldnn._reorder_linear_weight": "What they call for its weights. Without it, oneDNN sorts a kernel "
-    "in every call, a tenth of the time of ViT-B.",
-}
-
-# Modules of Keras that are not public.
-PRIVATE_MODULES: dict[str, str] = {
-    "keras.src.utils.module_utils.tensorflow": "Keras asks it whether TensorFlow is there, and so imports it, when a "
-    "seed is set or a model saved. Without it, JAX and PyTorch wait seconds for a framework that they do not use.",
-    "keras.src.backend.common.stateless_scope.in_stateless_scope": "Whether `stateless_call` runs. Without it, a flat "
-    "call would use the weights that a model has in place of those that are given.",
-}
-
+# Keras asks `tensorflow` whether TensorFlow is there, and so imports it, when a seed is set or a model saved. Without
+# it, JAX and PyTorch wait seconds for a framework that they do not use.
 _hidden: ContextVar[bool] = ContextVar("keras_vit_tensorflow_is_hidden", default=False)
-
-
 _LazyModule: Any = type(tensorflow)
 
 
@@ -123,16 +66,19 @@ def no_gradients() -> contextlib.AbstractContextManager[Any]:
 
 def layers_inside(layer: keras.layers.Layer, include_self: bool = True) -> list[keras.layers.Layer]:
     """Returns all layers inside a layer or model, outer ones first, with itself before them if `include_self`."""
+    # Without it, freezing, adapters and quantization do not reach layers inside layers.
     return layer._flatten_layers(include_self=include_self)
 
 
 def own_trainable_weights(layer: keras.layers.Layer) -> list[keras.Variable]:
     """Returns a layer's own weights that are made to be trained, frozen or not; not those of layers inside it."""
+    # Without it, what LoRA froze stays frozen when its layer trains.
     return layer._trainable_variables
 
 
 def layout_of(variable: keras.Variable) -> Any:
     """Returns the layout by which a variable is spread over devices; None where there is one device or no layouts."""
+    # Without it, momentum is copied to each device.
     return getattr(variable, "_layout", None)
 
 
@@ -140,6 +86,7 @@ def has_hidden_state() -> bool:
     """Whether a call in PyTorch is more than it says: there are hooks for all modules, or a scope has other weights."""
     from torch.nn.modules import module
 
+    # Without it, hooks for all modules miss the layers inside layers, and `stateless_call` gets a model's own weights.
     return module._has_any_global_hook() or in_stateless_scope()
 
 
@@ -154,33 +101,38 @@ def is_compiled() -> bool:
 
 def clear_losses(layer: keras.layers.Layer) -> None:
     """Forgets the losses that an earlier call of a layer or of one inside it has left."""
+    # Keras does it in each call. Without it, losses of a call stay after what made them is gone.
     layer._clear_losses()
 
 
 def own_metrics(model: keras.Model) -> list[keras.Metric]:
     """Returns the metrics of `compile`, without those of layers inside."""
+    # Without it, each update asks every layer three times.
     return model._get_own_metrics()
 
 
 def is_rematerialized(layer: keras.layers.Layer) -> bool:
     """Whether a layer was made in a `keras.RematScope`."""
+    # Without it, a flat call would not compute it again for its gradients.
     return layer._remat_mode is not None
 
 
 def raw_value(variable: keras.Variable) -> Any:
     """Returns the tensor of a variable in its own dtype, also where Keras would cast it."""
+    # Without it, the tensor is read and cast again in every call.
     return variable._value
 
 
 def raw_values(variables: list[keras.Variable]) -> list[Any]:
     """Returns the tensors of variables in their own dtypes."""
-    return [variable._value for variable in variables]
+    return [raw_value(variable) for variable in variables]
 
 
 def is_recorded() -> bool:
     """Whether a `TorchDispatchMode` sees the operations of PyTorch: it may keep what they return."""
     from torch.utils._python_dispatch import is_in_torch_dispatch_mode
 
+    # Without it, what such a mode keeps is written over.
     return is_in_torch_dispatch_mode()
 
 
@@ -188,35 +140,16 @@ def has_tangents() -> bool:
     """Whether PyTorch differentiates forwards: tensors may have tangents."""
     import torch
 
+    # Without it, each tensor is asked for one.
     return torch.autograd.forward_ad._current_level >= 0
 
 
-def norms_of_all(tensors: list[Any]) -> list[Any]:
-    """Returns the norm of each tensor of PyTorch, in float32."""
+def foreach(operation: str, *args: Any, **options: Any) -> Any:
+    """Returns what an operation of PyTorch, such as `"mul_"`, makes of lists of tensors."""
     import torch
 
-    return list(torch._foreach_norm(tensors, 2, torch.float32))
-
-
-def scaled(tensors: list[Any], factors: list[Any]) -> list[Any]:
-    """Returns tensors of PyTorch times a scalar tensor each, of the same dtype."""
-    import torch
-
-    return list(torch._foreach_mul(tensors, factors))
-
-
-def scale_all(tensors: list[Any], factors: Any) -> None:
-    """Multiplies tensors of PyTorch in place by one factor, or by one each."""
-    import torch
-
-    torch._foreach_mul_(tensors, factors)
-
-
-def add_to_all(tensors: list[Any], others: list[Any], factor: float = 1.0) -> None:
-    """Adds other tensors of PyTorch, times a factor, in place."""
-    import torch
-
-    torch._foreach_add_(tensors, others, alpha=factor)
+    # Without it, an update has thousands of calls.
+    return getattr(torch, f"_foreach_{operation}")(*args, **options)
 
 
 def has_onednn_product() -> bool:
@@ -235,6 +168,7 @@ def onednn_kernel(kernel: Any) -> Any:
     """Returns a copy of a float32 kernel `(D, units)` in oneDNN's own order, for `onednn_product_of_packed`."""
     import torch
 
+    # Without it, oneDNN sorts a kernel in every call, a tenth of the time of ViT-B.
     return torch.ops.mkldnn._reorder_linear_weight(kernel.detach().t().contiguous())
 
 
@@ -242,6 +176,7 @@ def onednn_product_of_packed(x: Any, kernel: Any, bias: Any = None) -> Any:
     """Returns as `onednn_product`, with a copy that `onednn_kernel` made, which has no gradients."""
     import torch
 
+    # What programs of `torch.compile` call. Without it, products take twice as long on processors not made by Intel.
     return torch.ops.mkldnn._linear_pointwise(x, kernel, bias, "none", [], "")
 
 
@@ -340,18 +275,24 @@ def call_layers(model: keras.Model, inputs: Any, call: Callable[..., Any]) -> An
         x if isinstance(x, keras.KerasTensor) else keras.ops.convert_to_tensor(x, reference.dtype)
         for x, reference in zip(keras.tree.flatten(inputs), graph.inputs, strict=True)
     ]
+    # Without it, nobody can look inside a model.
     return graph._run_through_graph(inputs, call_fn=call)
 
 
 class DecayingOptimizer(keras.optimizers.Optimizer):
     """An optimizer that clips all gradients of an update at once, and whose `update_step` decays the weights."""
 
+    # Without its methods for a whole update, each weight and each replica is clipped, updated and overwritten by
+    # itself, and weights decay twice.
+
     def index_of(self, variable: keras.Variable) -> int:
         """Returns a weight's place among those that the optimizer was built for; on TensorFlow also of its `value`."""
+        # Without it, optimizers search for it.
         return self._get_variable_index(variable)
 
     def places_of(self, variables: list[keras.Variable]) -> list[int]:
         """Returns as `index_of`, of several weights at once; not on TensorFlow."""
+        # Without it, an update has four calls for each weight.
         places = self._trainable_variables_indices
         return [places[id(variable)] for variable in variables]
 
@@ -388,6 +329,9 @@ _Model: Any = keras.Model if TYPE_CHECKING else object  # Keras exchanges the `k
 
 class TrackingModel(_Model):
     """Beside `keras.Model`: on PyTorch, asks what layers and weights there are after a change, not in each update."""
+
+    # Without its losses, an update asks every layer in five calls. Without its step, it has twelve calls for each
+    # weight, and some subclasses, whose `compute_loss` takes no `training`, do not train.
 
     def known_layers(self) -> list[keras.layers.Layer] | None:
         """Returns the model and all layers inside, outer ones first; None where they may have changed."""
@@ -465,6 +409,7 @@ class SharedModel(_Model):
 
     def _purge_model_variables(self, metrics_variables: bool = False, **parts: bool) -> None:
         """Takes the weights out of the model as Keras does, but where it predicts, which has no metrics."""
+        # Without it, a thread that reads a model finds no weights while another one predicts.
         if metrics_variables or self.steps_per_execution != 1:
             super()._purge_model_variables(metrics_variables=metrics_variables, **parts)
 

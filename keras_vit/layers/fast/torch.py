@@ -12,16 +12,13 @@ from typing import Any
 import keras
 
 from keras_vit._keras import (
-    add_to_all,
+    foreach,
     has_onednn_product,
     has_tangents,
     is_recorded,
-    norms_of_all,
     onednn_kernel,
     onednn_product,
     onednn_product_of_packed,
-    scale_all,
-    scaled,
 )
 from keras_vit._processes import ONEDNN, switched_on
 from keras_vit.layers.fast import GELU_CUBIC, GELU_LINEAR, RUNNING, TORCH, TORCH_CPU, TORCH_CUDA, faster
@@ -392,18 +389,18 @@ def momentum_in_place(
     gradients, weights, momentums = lists
     gradients = [g if g.dtype == w.dtype else g.to(w.dtype) for g, w in zip(gradients, weights, strict=True)]
     directions = [m if m.dtype == w.dtype else m.to(w.dtype) for m, w in zip(momentums, weights, strict=True)]
-    scale_all(directions, share)
-    add_to_all(directions, gradients)
+    foreach("mul_", directions, share)
+    foreach("add_", directions, gradients)
     for m, direction in zip(momentums, directions, strict=True):
         if m is not direction:
             m.copy_(direction)
     rate = float(learning_rate)
     rates = [rate * multiplier for multiplier in multipliers]
     if any(decays):
-        scale_all(weights, [1.0 - rate * decay for rate, decay in zip(rates, decays, strict=True)])
+        foreach("mul_", weights, [1.0 - rate * decay for rate, decay in zip(rates, decays, strict=True)])
     for rate in {*rates}:
         which = [number for number, one in enumerate(rates) if one == rate]
-        add_to_all([weights[n] for n in which], [directions[n] for n in which], -rate)
+        foreach("add_", [weights[n] for n in which], [directions[n] for n in which], alpha=-rate)
     return None
 
 
@@ -416,10 +413,10 @@ def clip_all(gradient: Any, gradients: list[Any], largest: float | None, epsilon
     dtypes = {one.dtype for one in gradients}
     if torch.float64 in dtypes:  # which the norm does not narrow
         return NotImplemented
-    norm = torch.linalg.vector_norm(torch.stack(norms_of_all(gradients)))
+    norm = torch.linalg.vector_norm(torch.stack(foreach("norm", gradients, 2, torch.float32)))
     if largest and not float(norm) + epsilon < largest:
         scales = {dtype: (largest / (norm + epsilon)).to(dtype) for dtype in dtypes}
-        gradients = scaled(gradients, [scales[one.dtype] for one in gradients])
+        gradients = foreach("mul", gradients, [scales[one.dtype] for one in gradients])
     return norm, gradients
 
 
