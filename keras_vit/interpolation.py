@@ -9,7 +9,7 @@ import functools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -331,7 +331,7 @@ def _along(axis: int, images: np.ndarray, matrix: np.ndarray, dtype: str) -> np.
     return np.moveaxis(np.tensordot(matrix[:, used].astype(dtype), images, axes=(1, axis)), 0, axis)
 
 
-def blurred(image: np.ndarray, axis: int, sigma: float, margins: str) -> np.ndarray:
+def blurred(image: np.ndarray, axis: int, sigma: float, margins: Literal["edge", "reflect"]) -> np.ndarray:
     """Returns a picture blurred along an axis by a Gaussian over three deviations; `margins` as in `numpy.pad`."""
     radius = math.ceil(3 * sigma)
     if not radius:

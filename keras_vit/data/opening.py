@@ -6,7 +6,7 @@ import io
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Unpack
+from typing import Annotated, Any, Literal, NamedTuple, Unpack
 
 import keras
 import numpy as np
@@ -23,10 +23,9 @@ from keras_vit._arguments import (
     require_packages,
     to_numpy,
     warn_caller,
-    whole_number,
 )
 from keras_vit._files import expanded_path, fingerprint
-from keras_vit._options import GIVEN, Number, check_shard, option, refuse
+from keras_vit._options import GIVEN, INSIDE, Count, Positive, check_shard, checked, option, refuse
 from keras_vit.data import examples as base
 from keras_vit.data.augmentation import (
     HOLDOUT,
@@ -43,22 +42,23 @@ from keras_vit.data.streams import ExampleStream, ImageStream, Labels, PipelineS
 from keras_vit.preprocessing import RESIZES, Pipeline, check_pixels, load_image
 
 
+@checked
 def open_data(
     source: Any,
     *,
-    image_size: ImageSize | None,
-    batch_size: int,
-    split: str = "train",
+    image_size: Annotated[ImageSize, pair] | None,
+    batch_size: Positive,
+    split: Literal["train", "test", "validation"] = "train",
     shuffle: bool | None = None,
-    augmentation: PictureAugmentation | None = None,
-    seed: int = 0,
-    classes: int | None = None,
+    augmentation: "PictureAugmentation | None" = None,
+    seed: Count = 0,
+    classes: Positive | None = None,
     class_names: Sequence[str] | None = None,
     target: str = "class",
     resize: str | Pipeline = "squash",
     shard: tuple[int, int] = (0, 1),
-    holdout: float | None = None,
-    sampling: str | None = None,
+    holdout: Annotated[float, INSIDE] | None = None,
+    sampling: Literal["balanced", "sqrt"] | None = None,
     **reading: Unpack[base.ReadingOptions],
 ) -> ImageStream:
     """Returns a stream of batches of labelled images: close it after use, or use it in a `with` statement.
@@ -118,51 +118,42 @@ def open_data(
         >>> batch.shape, batch.dtype
         ((2, 16, 16, 3), dtype('float32'))
     """
-    how, size = base.Reading(**reading), None if image_size is None else pair("image_size", image_size)
-    batch_size, seed = whole_number("batch_size", batch_size, 1), whole_number("seed", seed, 0)
-    check_choice("split", split, tuple(base.SPLITS))
-    check_choice("sampling", sampling, (None, "balanced", "sqrt"))
-    shard = check_shard(shard)
-    if holdout is not None:
-        Number("a share between 0 and 1, such as 0.1", lambda n: 0 < n < 1)("holdout", holdout)
+    how, size, shard = base.Reading(**reading), image_size, check_shard(shard)
     shuffle = split == "train" if shuffle is None else shuffle
-    if not isinstance(shuffle, bool) or (shuffle and split != "train"):
-        raise ValueError(f'shuffle must be True (for split="train"), False or None, but {shuffle!r} was given.')
     part, source = "train" if holdout is not None else split, expanded_path(source)
     source = base.pick_split(source, part) if isinstance(source, Mapping) else source
-    named, classes = check_class_names(class_names, classes)
+    named, count = check_class_names(class_names, classes)
     names = None if named is None else list(named)
     # What has been opened says its target; only labels may be left out.
     known = getattr(source, "target", None)
     check_choice("target", target, (*base.TARGETS, base.NO_TARGET, *([known] if known else [])))
     kind = target if target == base.NO_TARGET or known is None else known
-    if not isinstance(resize, Pipeline):
-        check_choice("resize", resize, tuple(RESIZES))
-        if resize != "squash" and (shuffle or size is None or kind in base.DENSE or how.channels != 3):
-            needs = "shuffle=False, image_size, three channels, and data without masks and boxes"
-            raise ValueError(f"resize={resize!r} needs {needs}. Leave resize out.")
     pipeline = getattr(source, "pipeline", source if known is None and base.is_pipeline(source) else None)
     given = {"augmentation": augmentation, "sampling": sampling, "holdout": holdout, "processes": how.processes or None}
-    place = "examples" if size and pipeline is None else "a pipeline, which has its own order"
-    refuse(_OF_DATA, given | {"shuffle": shuffle}, {"shuffle": shuffle, "data": place, "image_size": size})
+    given |= {"shuffle": shuffle, "classes": classes, "resize": resize}
+    situation = {"split": split, "shuffle": shuffle, "image_size": size, "target": kind, "channels": how.channels}
+    situation["data"] = "examples" if size and pipeline is None else "a pipeline, which has its own order"
+    if isinstance(resize, str):
+        check_choice("resize", resize, tuple(RESIZES))
+        refuse(_OF_RESIZES, given, situation)
+    refuse(_OF_DATA, given, situation)
     if size is None:
-        inputs, labels = inputs_of(source, batch_size), Labels(target, classes, names)
+        inputs, labels = inputs_of(source, batch_size), Labels(target, count, names)
         return PipelineStream(inputs, labels, None, batch_size, how, shard)
     ignore = getattr(source, "ignore", 255)
     fields = {"image_size": size, "seed": seed, "channels": how.channels}
     transform = _transform(kind, augmentation, resize, shuffle, ignore, **fields)
     if pipeline is not None:
-        labels = Labels(kind, 1 if kind == base.NO_TARGET else classes, names)
-        if kind in base.DENSE:
-            labels = source.in_order(names)
-            _check_given(target, classes, labels)
+        labels = Labels(kind, 1 if kind == base.NO_TARGET else count, names)
+        labels = source.in_order(names) if kind in base.DENSE else labels
+        _check_given(target, count, labels)
         stream = PipelineStream(pipeline, labels, transform, batch_size, how, shard)
         stream.class_names = stream.class_names or names
         return stream
     if kind == base.NO_TARGET and holdout is None:
         examples = _open_pictures(source, part, how)
     else:  # a share is held out as of labelled images
-        labels = Labels("class" if kind == base.NO_TARGET else target, classes, names)
+        labels = Labels("class" if kind == base.NO_TARGET else target, count, names)
         examples = _open_examples(source, part, shuffle, labels, how)
     if holdout is not None:
         examples = hold_out(examples, holdout, seed, split)
@@ -173,12 +164,16 @@ def open_data(
 ANY_CLASS = Labels("class", None, None)
 # Options that are not for all data, or not for data in order.
 _OF_DATA = {
-    "shuffle": option(False, when={"image_size": GIVEN}),
+    "shuffle": option(False, when={"split": ("train",), "image_size": GIVEN}),
+    "resize": option("squash", when={"shuffle": (False,), "image_size": GIVEN}),
+    "classes": option(when={"target": (*base.TARGETS, *base.DENSE)}),
     "augmentation": option(when={"shuffle": (True,)}),
     "sampling": option(when={"shuffle": (True,), "data": ("examples",)}),
     "holdout": option(when={"data": ("examples",)}),
     "processes": option(when={"data": ("examples",)}),
 }
+# Where `resize` may be a name.
+_OF_RESIZES = {"resize": option("squash", when={"target": (*base.TARGETS, base.NO_TARGET), "channels": (3,)})}
 
 
 def _check_given(target: str, classes: int | None, data: Any) -> None:
@@ -371,7 +366,10 @@ def _class_files(folder: Path) -> tuple[dict[str, list[Path]], list[str]]:
 def inputs_of(source: Any, batch_size: int) -> Any:
     """Returns a pipeline of what a model takes: arrays `(images, labels)` in batches, other iterables as given."""
     if isinstance(source, tuple) and len(source) == 2:
-        images, labels = map(to_numpy, source)
+        try:
+            images, labels = map(to_numpy, source)
+        except ValueError as error:
+            raise ValueError("Images must be equally large to form a batch. Pass image_size to resize them.") from error
         if images.ndim < 2 or labels.ndim < 1 or len(images) != len(labels):
             shapes = f"{images.shape} and {labels.shape}"
             raise ValueError(f"Images and labels must be equally long batches, but have {shapes}.")

@@ -17,6 +17,7 @@ from keras_vit.data import (
 )
 from keras_vit.data.examples import check_labels
 from keras_vit.data.random_operations import OPERATIONS
+from keras_vit.preprocessing import Pipeline
 from tests.data.sources import Iterable
 
 pytestmark = pytest.mark.once
@@ -111,19 +112,22 @@ REFUSED = [
             ({"split": "val"}, ValueError, "split must be one of"),
             ({"split": "test", "augmentation": Augmentation()}, ValueError, "is for the shuffle 'True'"),
             ({"shuffle": False, "augmentation": Augmentation()}, ValueError, "is for the shuffle 'True'"),
+            ({"shuffle": True, "split": "test"}, ValueError, "shuffle=True is for the split 'train'"),
             ({"on_bad_image": "ignore"}, ValueError, "on_bad_image must be one of"),
             ({"check": True}, ValueError, "check must be one of"),
             ({"resize": "crop"}, ValueError, "resize must be one of"),
             ({"prefetch": -1}, ValueError, "prefetch must be"),
-            ({"resize": "timm"}, ValueError, "resize='timm' needs shuffle=False"),
-            ({"resize": "timm", "split": "test", "channels": 4}, ValueError, "needs .* three channels"),
+            ({"resize": "timm"}, ValueError, "resize='timm' is for the shuffle 'False'"),
+            ({"resize": Pipeline(8)}, ValueError, "resize=Pipeline.* is for the shuffle 'False'"),
+            ({"target": "none", "classes": 3}, ValueError, "classes=3 is for the target"),
+            ({"resize": "timm", "split": "test", "channels": 4}, ValueError, "is for the channels '3'"),
             ({"source": (X[:2], [1, 2]), "target": "number", "holdout": 0.9}, ValueError, "can be held out"),
             ({"class_names": ["a"], "classes": 2}, ValueError, "each of the 2 classes, but has 1"),
             ({"class_names": ["a", "a"]}, ValueError, "differ from each other"),
             ({"target": "labels"}, ValueError, "target must be one of"),
             ({"augmentation": MaskAugmentation()}, TypeError, "Augmentation"),
             ({"processes": True}, ValueError, "processes=True needs image files"),
-            ({"holdout": 1.0}, ValueError, "holdout must be a share"),
+            ({"holdout": 1.0}, ValueError, "holdout must be a number between 0 and 1"),
             ({"sampling": "sqrt", "split": "test"}, ValueError, "is for the shuffle 'True'"),
             ({"sampling": "sqrt", "target": "number"}, ValueError, "the data has the target 'number'"),
             ({"source": [(X, Y)], "sampling": "sqrt", "classes": 3}, ValueError, "sampling=.* for the data 'examples'"),
@@ -141,6 +145,7 @@ REFUSED = [
     (lambda: next(iter(opened())), TypeError, "has no end"),
     (lambda: inputs(np.zeros((3, 2)), [0, 1]), ValueError, r"equally long batches, but have \(3, 2\) and \(2,\)"),
     (lambda: inputs([(np.zeros(3), 0), (np.zeros(4), 1)]), ValueError, "must have one shape.*batch_size=1"),
+    (lambda: inputs([X[0], X[0, :4]], [0, 1]), ValueError, "equally large to form a batch. Pass image_size"),
     (lambda: inputs("photos"), TypeError, "str was given. Pass image_size to read files"),
     (lambda: inputs(np.zeros((2, 2)), [0, 1], split="train"), ValueError, "shuffle=True is for runs with image_size"),
     (lambda: open_table(3), TypeError, "pandas, polars or Arrow table"),
@@ -157,7 +162,11 @@ REFUSED = [
     (lambda: masks((SMALL[0] / 255, SMALL[1]), {}), ValueError, "scaled"),
     (lambda: masks(SMALL, {"classes": 300}), ValueError, "but 255 is one"),
     (lambda: masks((SMALL[0], SMALL[1] + 3), {"ignore": 1}), ValueError, "but 1 is one of the 4 classes"),
-    (lambda: masks(SMALL, resize="timm", split="test"), ValueError, "resize='timm' needs .* without masks"),
+    (
+        lambda: masks(SMALL, resize="timm", split="test"),
+        ValueError,
+        "resize='timm' is for .* the target is 'mask'",
+    ),
     (lambda: opened(X, target="none", sampling="sqrt"), ValueError, "the data has the target 'none'"),
     (lambda: open_boxes(open_boxes(BOXES), class_names=["a", "b"]), ValueError, r"class_names=\['a', 'b'\] was given"),
     (lambda: masks([SMALL], classes=4), ValueError, "classes=4 was given, but the data has 3"),
