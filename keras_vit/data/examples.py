@@ -489,25 +489,18 @@ def folders_of_splits(root: Path) -> dict[str, Path]:
 
 def _splits(names: Iterable[Any], where: str) -> dict[str, Any]:
     """Returns the name of each split among some names; of test and validation the one stands for both if alone."""
-    found: dict[str, dict[int, list[Any]]] = {}
-    for name in names:
-        place = split_of(name)
-        if place is not None:
-            split, rank = place
-            # Training images belong together, whatever they are called; of others one is enough.
-            found.setdefault(split, {}).setdefault(0 if split == "train" else rank, []).append(name)
-    result = {}
+    places = [(name, place) for name in names if (place := split_of(name)) is not None]
+    found = {}
     for split in SPLITS:
-        by_rank = found.get(split, {0: []})
-        best = by_rank[min(by_rank)]
+        ranks = {name: rank for name, (of, rank) in places if of == split}
+        # Training images belong together, whatever they are called; of others the best name is enough.
+        best = [name for name, rank in ranks.items() if split == "train" or rank == min(ranks.values())]
         if len(best) > 1:
             raise ValueError(f"{where} has more than one {split} split: {best}. Keep one, or rename the others.")
         if best:
-            result[split] = best[0]
-    for split, other in IN_PLACE_OF.items():
-        if other in found and split not in found:
-            result[split] = result[other]
-    return result
+            found[split] = best[0]
+    alone = {other: found[split] for split, other in IN_PLACE_OF.items() if split in found and other not in found}
+    return found | alone
 
 
 def names_of_splits(source: Any, class_names: Sequence[str] | None = None) -> dict[str, Any]:

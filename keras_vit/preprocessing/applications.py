@@ -10,8 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit._arguments import check_choice, to_numpy, warn_caller, whole_number
+from keras_vit._arguments import check_choice, to_numpy, warn_caller
 from keras_vit._files import weights_folder
+from keras_vit._options import Positive, checked
 from keras_vit.preprocessing.images import check_pixels, check_shape_and_dtype, normalized
 
 _LEAST, _MOST, _PRECISION = 1e-6, 100.0, 1e-5  # of the scale that is searched
@@ -61,9 +62,10 @@ def _to_float32(tensor: Any) -> Any:
     return tensor.float() if hasattr(tensor, "detach") else tensor.astype("float32")  # torch, or JAX
 
 
+@checked
 def decode_predictions(
     probabilities: Any,
-    top: int = 5,
+    top: Positive = 5,
     class_names: Sequence[str] | Sequence[tuple[str, str]] | None = None,
     threshold: float | Sequence[float] | None = None,
 ) -> list[list[tuple[str, str, float]]]:
@@ -92,7 +94,7 @@ def decode_predictions(
     if not np.isfinite(scores).all():
         raise ValueError("probabilities must be finite, but some are NaN or infinite.")
     classes = scores.shape[1]
-    if whole_number("top", top, 1) > classes:
+    if top > classes:
         raise ValueError(f"top must lie between 1 and the number of classes, {classes}, but {top} was given.")
     names = _pairs(classes, class_names)
     sums = scores.sum(axis=1)
@@ -199,7 +201,8 @@ def label_set(name: str) -> LabelSet:
     return LabelSet(tuple(found["names"]), colours, tuple(found["stuff"]))
 
 
-def naflex_size(height: int, width: int, patch: int = 16, patches: int = 256) -> tuple[int, int]:
+@checked
+def naflex_size(height: Positive, width: Positive, patch: Positive = 16, patches: Positive = 256) -> tuple[int, int]:
     """Returns the height and width, in pixels, to which SigLIP 2 NaFlex resizes a picture of `height` and `width`.
 
     Both are multiples of `patch`, the side of a patch, for a grid of at most `patches` patches; small pictures are
@@ -211,8 +214,6 @@ def naflex_size(height: int, width: int, patch: int = 16, patches: int = 256) ->
         >>> keras_vit.preprocessing.naflex_size(480, 640)
         (224, 288)
     """
-    for name, value in {"height": height, "width": width, "patch": patch, "patches": patches}.items():
-        whole_number(name, value, 1)
 
     def size(scale: float) -> tuple[int, int]:
         sides = (max(patch, math.ceil(side * scale / patch) * patch) for side in (height, width))

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import numpy as np
 
-from keras_vit._arguments import check_choice, pair, require_packages, to_numpy, warn_caller
+from keras_vit._arguments import ImageSize, pair, require_packages, to_numpy, warn_caller
 from keras_vit._files import expanded_path
-from keras_vit._options import GIVEN, PART, OneOf, Options, Pair, Part, Several, Whole, option, refuse
+from keras_vit._options import GIVEN, OneOf, Options, Pair, Part, Several, Whole, checked, option, refuse
 from keras_vit.interpolation import AREA, FILTERS, METHODS, blurred, filtered, resampled, torchvision_resized
 
 if TYPE_CHECKING:
@@ -151,13 +151,14 @@ class Pipeline(Options):
         return normalized(pixels, self.mean, self.std)
 
 
+@checked
 def load_image(
     file: "str | os.PathLike | BinaryIO | Image.Image",
-    image_size: int | tuple[int, int] | None = None,
+    image_size: Annotated[ImageSize, pair] | None = None,
     *,
-    resize: str = "squash",
-    interpolation: str = "bilinear",
-    crop_fraction: float | None = None,
+    resize: Annotated[str, OneOf(tuple(RESIZES))] = "squash",
+    interpolation: Annotated[str, OneOf(tuple(METHODS))] = "bilinear",
+    crop_fraction: Part | None = None,
     orient: bool = True,
 ) -> np.ndarray:
     """Reads an image file as RGB pixels, and resizes it if a size is given; for a model, use `model.preprocess`.
@@ -188,15 +189,10 @@ def load_image(
         >>> keras_vit.load_image("photo.jpg", 224).shape
         (224, 224, 3)
     """
-    check_choice("resize", resize, tuple(RESIZES))
-    check_choice("interpolation", interpolation, tuple(METHODS))
-    size = None if image_size is None else pair("image_size", image_size)
     given = {"resize": resize, "interpolation": interpolation, "crop_fraction": crop_fraction}
-    refuse(_OF_RESIZES, given, {"image_size": size, "resize": resize})
-    if crop_fraction is not None:
-        PART("crop_fraction", crop_fraction)
+    refuse(_OF_RESIZES, given, {"image_size": image_size, "resize": resize})
     pixels = _read_rgb(file, orient)
-    return pixels if size is None else resize_and_crop(pixels, size, resize, interpolation, crop_fraction)
+    return pixels if image_size is None else resize_and_crop(pixels, image_size, **given)
 
 
 # Options of `load_image` that are not used in all cases.
@@ -463,16 +459,16 @@ def check_pixels(
         raise ValueError(f"{name} must hold values in 0..255, but {first} holds NaN or infinite values.")
     reach = f"{name} must hold values in 0..255, but they reach from {lowest:.6g} to {highest:.6g}"
     is_scaled = highest <= 1 and lowest >= -1 and (lowest, highest) != (0, 0)
-    if is_scaled and scaled == "raise":
+    is_changed = is_scaled or (lowest < 0 and highest < 16)
+    if is_changed and scaled == "raise":
         advice = "(images + 1) * 127.5" if lowest < 0 else "images * 255"
-        raise ValueError(f"{reach}: they seem to be scaled already. Pass {advice}.")
-    if scaled == "raise" and lowest < 0 and highest < 16:
-        raise ValueError(f"{reach}: they seem to be standardised already. Pass pixels.")
+        advice = f"scaled already. Pass {advice}." if is_scaled else "standardised already. Pass pixels."
+        raise ValueError(f"{reach}: they seem to be {advice}")
     margin = 0 if is_integer else OVERSHOOT
     wrong = (least < -margin) | (most > 255 + margin)
     if wrong.any() and channels == 3:  # others, as those of satellites, have no common white
         raise ValueError(f"{reach}. The first is {item(int(np.argmax(wrong)))}. Scale the images to 0..255.")
-    if scaled == "warn" and not is_integer and (is_scaled or (lowest < 0 and highest < 16)):
+    if scaled == "warn" and is_changed and not is_integer:
         warn_caller(
             f"{name} should hold values in 0..255, but the floats lie between {lowest:.3g} and {highest:.3g}. Multiply "
             "values in [0, 1] by 255. Leave preprocessing out if they are in [-1, 1] or standardised already."
