@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from keras_vit.data import open_data
-from keras_vit.evaluation import confusion_shares, draw_confusion, evaluate, most_confused, write_report
+from keras_vit.evaluation import draw_confusion, evaluate, write_report
 from tests.pictures import save
 from tests.small_models import small_vit
 
@@ -78,13 +78,6 @@ def test_names_and_the_worst_classes():
     result = evaluate(same, (np.eye(3), np.arange(3)), class_names=names, progress=False)
     texts = [text.get_text() for text in draw_confusion(result).texts]
     assert "Nothing is mistaken" in texts and "3 of 3 images are right (100.00%), 3 classes" in texts
-
-
-def test_figures_of_a_matrix():
-    np.testing.assert_array_equal(confusion_shares(np.array([[3, 1], [0, 0]])), [[0.75, 0.25], [0, 0]])
-    confusion = np.diag([9, 9, 9])
-    confusion[2, 0], confusion[0, 1] = 5, 2
-    assert most_confused(confusion) == [(2, 0, 5), (0, 1, 2)] and most_confused(confusion, 1) == [(2, 0, 5)]
 
 
 @pytest.mark.nightly_elsewhere

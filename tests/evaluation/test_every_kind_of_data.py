@@ -48,17 +48,6 @@ def model():
     return model_of(CONFIG)
 
 
-@pytest.fixture(scope="module")
-def headless():
-    """The head has no say in a probe."""
-    return VisionTransformer(CONFIG.replace(classes=2, class_names=None))
-
-
-@functools.cache
-def features_of_arrays(headless):
-    return evaluation.extract_features(headless, DATA, preprocess=True)
-
-
 @functools.cache
 def trained_on_arrays(count):
     """The loss and the weights of a model after one step with the first images, which other kinds hold as well."""
@@ -80,18 +69,6 @@ def test_evaluate(source, model):
     result = evaluation.evaluate(model, source, preprocess=True, batch_size=5, progress=False)
     np.testing.assert_array_equal(result.confusion, confusion_of(model))
     assert result.class_names == tuple(NAMES)
-
-
-@pytest.mark.once
-@pytest.mark.parametrize("source", ["arrays", "folder", "list", "tfds"], indirect=True)
-def test_few_shot(source, headless):
-    result = evaluation.few_shot(headless, source, source, shots=[3], preprocess=True, batch_size=5, progress=False)
-    assert (result.train_examples, result.test_examples, result.classes) == (12, 12, 3)
-    features, labels = evaluation.extract_features(headless, source, preprocess=True)
-    wanted, wanted_labels = features_of_arrays(headless)
-    order, wanted_order = (np.lexsort(np.round(x.T, 3)) for x in (features, wanted))
-    np.testing.assert_allclose(features[order], wanted[wanted_order], rtol=0, atol=1e-5)  # sums in another order
-    np.testing.assert_array_equal(labels[order], wanted_labels[wanted_order])
 
 
 # A pipeline keeps batches of its own size: here 4 of the 12 images.

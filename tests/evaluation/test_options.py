@@ -1,4 +1,4 @@
-"""Every option of `evaluate` and `embed` with every kind of data: it changes the result, or it is refused."""
+"""Every option of `evaluate` with every kind of data: it changes the result, or it is refused."""
 
 import functools
 import inspect
@@ -9,7 +9,7 @@ import pytest
 
 from keras_vit import data, evaluation
 from tests.pictures import save
-from tests.small_models import small_bit, small_vit
+from tests.small_models import small_vit
 
 pytestmark = pytest.mark.once
 
@@ -94,17 +94,3 @@ def test_evaluate(kind, option, photos):
         assert option in str(error), f"{kind}, {option}: the error does not name it: {error}"
         return
     assert found != plain(kind, photos), f"{kind}: {option}={value!r} is dropped in silence"
-
-
-@pytest.mark.parametrize("kind", ["VisionTransformer", "BiT"])
-@pytest.mark.parametrize("option", [{"features": "encoded"}, {"dtype": "float16"}, {"shard": (1, 2), "batch_size": 2}])
-def test_embed(kind, option, photos, tmp_path):
-    model = model_for("class")
-    if kind == "BiT":
-        model = small_bit(image_size=8)
-    found = []
-    for number, options in enumerate(({}, option)):
-        done = evaluation.embed(model, photos, tmp_path / f"{number}.npz", progress=False, **options)
-        with np.load(done.path) as file:
-            found.append((file["features"].shape, file["features"].dtype, file["features"].tobytes()))
-    assert found[0] != found[1]

@@ -1,4 +1,4 @@
-"""Dense models in files: kinds of answers and formats."""
+"""Models of several answers and dense ones in files: kinds of answers and formats."""
 
 import functools
 
@@ -6,10 +6,18 @@ import keras
 import numpy as np
 import pytest
 
+from keras_vit import feature_extractor
 from keras_vit.export import FORMATS, export
 from tests.export.tiny import fake_export, skip_without
 from tests.models import test_dense_options
-from tests.small_models import small_depth_model, small_detector, small_eomt, small_linear_segmenter
+from tests.small_models import (
+    small_bit,
+    small_depth_model,
+    small_detector,
+    small_eomt,
+    small_linear_segmenter,
+    small_vit,
+)
 from tests.tolerances import SAME_FUNCTION
 
 NAMES = ("a", "b", "c")
@@ -18,11 +26,15 @@ KINDS = {
     "linear": (small_linear_segmenter, "logits"),
     "detector": (small_detector, "boxes, logits, objectness"),
     "DPT": (functools.partial(small_depth_model, max_depth=1.0, metric=False), "depth"),
+    "BiT": (functools.partial(small_bit, dynamic=True), "logits"),
+    "extractor": (lambda: feature_extractor(small_vit(), ["block_-1", "stem"], "map"), "block_-1, stem"),
 }
 # Kinds and formats for each backend: what one writes of a kind, the others do.
 TRIED = [
     ("torch", "EoMT", "torch"), ("tensorflow", "linear", "litert"), ("jax", "DPT", "stablehlo"),
     ("tensorflow", "detector", "onnx"), ("tensorflow", "detector", "openvino"), ("tensorflow", "detector", "litert"),
+    ("tensorflow", "extractor", "saved_model"), ("jax", "extractor", "stablehlo"),
+    pytest.param("torch", "BiT", "torch", marks=pytest.mark.nightly),
 ]  # fmt: skip
 
 
@@ -33,10 +45,11 @@ def test_a_file_answers_as_its_model(tmp_path, backend, of, kind, format):
         pytest.skip("once is enough")
     skip_without(format)
     path = tmp_path / f"model{FORMATS[format].suffix}"
-    report = export(KINDS[kind][0](), path, format, uint8_input=True, measure=False)
+    batch_size = "any" if kind == "extractor" else None
+    report = export(KINDS[kind][0](), path, format, batch_size=batch_size, uint8_input=True, measure=False)
     # The order of sums; the depth of random weights reaches 70.
     assert report.output == KINDS[kind][1] and report.max_abs_error < (1e-4 if kind == "DPT" else SAME_FUNCTION)
-    assert (report.top1_agreement is not None) == (kind == "linear")
+    assert (report.top1_agreement is not None) == (kind in ("linear", "BiT"))
 
 
 @pytest.mark.once

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from keras_vit.export import FORMATS, export
-from keras_vit.export.formats import litert
 from keras_vit.export.processes import run_in_fresh_process
 from tests.export.tiny import BIT, CONFIG, HYBRID, NAMES, images_for, new_model, pixels_for, skip_without
 from tests.processes import environment
@@ -186,24 +185,3 @@ def test_litert_runs_without_tensorflow_and_keras(exported, tmp_path, monkeypatc
     (answers,), measured = run_in_fresh_process(row, file, [images], None, False)
     assert measured["load_seconds"] > 0
     np.testing.assert_allclose(answers["probabilities"], row.run(path, images)["probabilities"], atol=1e-6)
-
-
-@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="where the file is written in this process")
-@pytest.mark.nightly
-def test_a_bad_quantization_is_refused(monkeypatch, tmp_path):
-    """On the images that it was calibrated with, which built-in noise would not tell."""
-    skip_without("litert")
-    model, ranges = new_model(), litert._ranges
-    images = pixels_for(CONFIG, 40)
-    options = {"precision": "int8", "calibration": images, "uint8_input": True, "measure": False}
-    report = export(model, tmp_path / "good.tflite", **options)
-    assert 0 < report.max_abs_error < report.tolerance / 2 and report.top1_agreement > 0.9 and report.images == 40
-
-    def narrow(*arguments):
-        limits = ranges(*arguments)
-        return {name: {end: value / 4 for end, value in each.items()} for name, each in limits.items()}
-
-    monkeypatch.setattr(litert, "_ranges", narrow)
-    with pytest.raises(RuntimeError, match="does not return the outputs|names another class"):
-        export(model, tmp_path / "bad.tflite", **options)
-    assert [path.name for path in tmp_path.iterdir()] == ["good.tflite"]

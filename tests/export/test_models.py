@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit.export import FORMATS, export
+from keras_vit.export import export
 from keras_vit.export.served_model import Signature, plain_model
 from tests.export.tiny import (
     BIT,
@@ -16,7 +16,6 @@ from tests.export.tiny import (
     new_model,
     pixels_for,
     shared_model,
-    skip_without,
 )
 from tests.tolerances import SAME_FUNCTION
 
@@ -39,36 +38,6 @@ def functional():
     images = keras.Input((8, 12, 3), name="pixels")
     features = new_model(HEADLESS)(keras.layers.Rescaling(1 / 127.5, -1)(images))
     return keras.Model(images, [keras.layers.Dense(2)(features), features])
-
-
-# Of several answers the other formats have files in test_dense.py.
-@pytest.mark.parametrize(
-    "format", [pytest.param(n, marks=() if n in ("saved_model", "stablehlo") else pytest.mark.nightly) for n in FORMATS]
-)
-def test_in_every_format(format, tmp_path, backend):
-    """In the formats that this backend writes; the others come from the same files of another process."""
-    row = FORMATS[format]
-    if row.backend != backend:
-        pytest.skip(f"written by {row.backend}")
-    skip_without(format)
-    model, path = extractor("map"), tmp_path / f"model{row.suffix}"
-    report = export(model, path, format, batch_size="any", measure=False, uint8_input=True)
-    names = ("block_-1", "block_0/attention_weights", "pre_logits", "stem")
-    assert report.max_abs_error < SAME_FUNCTION and report.output == ", ".join(names)
-    pixels = pixels_for(CONFIG, 2)
-    answers = row.run(path, pixels)
-    expected = keras.tree.flatten(model.predict((pixels.astype("float32") - 127.5) / 127.5, verbose=0))
-    for name, values in zip(names, expected, strict=True):
-        assert values.std() > 0.01
-        np.testing.assert_allclose(answers[name], values, atol=SAME_FUNCTION * max(1, np.abs(values).max()))
-
-
-@pytest.mark.nightly
-def test_a_bit_for_any_size_as_a_program_of_torch(tmp_path, backend):
-    if backend != "torch":
-        pytest.skip("written by torch")
-    report = export(new_model(BIT.replace(dynamic=True)), tmp_path / "model.pt2", uint8_input=True, measure=False)
-    assert report.images == 10 and report.max_abs_error < SAME_FUNCTION  # of two sizes
 
 
 @pytest.mark.parametrize("make", [extractor, sequential])

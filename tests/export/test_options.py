@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit import BiTConfig, training
+from keras_vit import BiTConfig
 from keras_vit.export import export, exporting
 from keras_vit.export.exporting import Agreement
 from keras_vit.export.served_model import (
@@ -17,7 +17,7 @@ from keras_vit.export.served_model import (
     serve,
     served_model,
 )
-from tests.checkpoints.test_tips import AUTHORS, CASE, SCENIC, drawn
+from tests.checkpoints.test_tips import CASE
 from tests.export.tiny import BIT, CONFIG, HYBRID, fake_export, images_for, new_model, pixels_for, shared_model
 from tests.small_models import small_depth_model
 from tests.tolerances import SAME_FUNCTION
@@ -91,33 +91,6 @@ def test_images_labels_and_accuracy(monkeypatch, tmp_path):
     assert json.dumps(fake_export.job.signature.shape) == "[2, 8, 12, 3]"
     export(model, tmp_path / "half.onnx", images=keras.ops.convert_to_tensor(images, "bfloat16"))
     np.testing.assert_allclose(fake_export.images[0], images, atol=2**-8)
-
-
-CALIBRATION = {
-    "list": lambda pixels, folder: list(pixels),
-    "list of sizes": lambda pixels, folder: [pixels[0], *np.repeat(pixels[1:], 2, axis=1)],
-    "folder": lambda pixels, folder: folder,
-    "pair": lambda pixels, folder: (pixels, np.arange(9) % 3),
-    "pipeline": lambda pixels, folder: [(pixels[i : i + 3], np.arange(3)) for i in (0, 3, 6)].__iter__(),
-}
-
-
-@pytest.mark.parametrize("kind", CALIBRATION)
-def test_calibration_from_anywhere(monkeypatch, tmp_path, kind):
-    image = pytest.importorskip("PIL.Image")
-    fake_export(monkeypatch)
-    pixels = pixels_for(CONFIG, 9)
-    for number, each in enumerate(pixels):
-        (tmp_path / "photos" / f"album {number % 2}").mkdir(parents=True, exist_ok=True)
-        image.fromarray(each).save(tmp_path / "photos" / f"album {number % 2}" / f"{number}.png")
-    source = CALIBRATION[kind](pixels, tmp_path / "photos")
-    report = export(shared_model(), tmp_path / "m.tflite", precision="int8", calibration=source, uint8_input=True)
-    seen = fake_export.calibration
-    assert seen.shape == (9, 8, 12, 3) and seen.dtype == np.uint8
-    if kind != "list of sizes":  # a folder and shuffled data have another order
-        assert sorted(map(bytes, seen)) == sorted(map(bytes, pixels))
-    assert report.images == 9  # answers are compared on them, too
-    assert report.precision == fake_export.job.precision == "int8"
 
 
 def test_calibration_of_other_channels_and_values():
@@ -233,19 +206,6 @@ def test_a_new_head_is_no_comparison(monkeypatch, tmp_path):
         fresh = model.with_classes(classes)
         fresh.get_layer("head").bias.assign(np.full(classes, classes - 3.0))
         assert "a new head: the comparison shows nothing" in str(export(fresh, tmp_path / f"{classes}.tflite").note)
-
-
-@pytest.mark.parametrize("fields", [AUTHORS, SCENIC], ids=["authors", "scenic"])
-def test_fine_tuning_and_adapters_of_tips(fields):
-    pixels, labels = np.random.default_rng(0).integers(0, 256, (8, 56, 56, 3), "uint8"), np.arange(8) % 2
-    recipe = training.recipe("finetune/cifar10").replace(
-        steps=2, warmup_steps=0, batch_size=4, learning_rate=0.1, lora_rank=2, momentum_dtype=None
-    )
-    trained = training.finetune(drawn(**fields), (pixels, labels), recipe)
-    merged = training.merge_lora(trained.model)
-    images = trained.model.preprocess(pixels)
-    answers = [model.predict(images, verbose=0) for model in (trained.model, merged)]
-    np.testing.assert_allclose(*answers, atol=1e-4)
 
 
 @pytest.mark.nightly

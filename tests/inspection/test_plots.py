@@ -64,16 +64,6 @@ def test_figures_and_files(kind, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["picture.png"]
 
 
-def test_old_functions_refuse_what_they_do_not_know():
-    with pytest.warns(DeprecationWarning):
-        draw = inspection.plot_patch_filters
-    filters = RNG.normal(size=(9, 4, 5, 3))
-    with pytest.raises(TypeError, match="too many positional arguments"):
-        draw(filters, None, "title", "names")
-    with pytest.raises(TypeError, match="multiple values for argument 'filters'"):
-        draw(filters, filters=filters)
-
-
 def test_the_same_picture_is_the_same_file(tmp_path):
     for suffix in ("svg", "pdf"):
         for name in "ab":
