@@ -13,7 +13,8 @@ from typing import Any, Literal
 import numpy as np
 
 from keras_vit import layers, models
-from keras_vit._arguments import check_choice, pair, printable, warn_caller
+from keras_vit._arguments import printable, warn_caller
+from keras_vit._options import Pair, checked
 from keras_vit._terminal import PlainData, ProgressBar, megabytes
 from keras_vit.checkpoints import accounting
 from keras_vit.checkpoints.accounting import PREPROCESSING, TABLE, Layout, Notice, Plan, check_arrays, listed
@@ -29,7 +30,6 @@ from keras_vit.models.sizes import describe
 # The layout of the published files of each family.
 PUBLISHED: dict[type[ModelConfig], str] = {ViTConfig: "vit_jax", BiTConfig: "bit_tf"}
 # What makes numbers official: they are those of vit_jax and big_vision, whoever has published the weights.
-NUMERICS = ("official", "publisher")
 OFFICIAL = ("gelu", "layer_norm_epsilon", "interpolation", "stem_epsilons", *PREPROCESSING)
 # What whoever loads a file chooses, and what only training uses: no file says it.
 CHOSEN = (
@@ -54,31 +54,26 @@ _NOWHERE = {
 PROGRESS_FROM = 200 * 2**20  # bytes of a file whose loading shows a progress bar
 
 
+@checked
 def open_checkpoint(
     path: str | os.PathLike[str],
-    grid_size: tuple[int, int] | None = None,
-    image_size: int | tuple[int, int] | None = None,
-    numerics: str | None = None,
+    grid_size: Pair | None = None,
+    image_size: Pair | None = None,
+    numerics: Literal["official", "publisher"] | None = None,
     head: pathlib.Path | None = None,
     max_depth: float | str | None = None,
-    like: str | None = None,
+    like: Any = None,
     state: str | None = None,
 ) -> Plan:
     """Returns how a checkpoint file is to be read: its layout, config and arrays. No weight is read."""
     # Arguments as in `keras_vit.load`, except that `head` is a file. `image_size` gives the grid if the number of
     # patches is not a square. What the arrays do not determine comes from the JSON files beside the file, then from
     # `like`, then from the defaults of the family.
-    if numerics is not None:
-        check_choice("numerics", numerics, NUMERICS)
-    options: dict[str, Any] = {"like": None if like is None else accounting.find_like(like)}
-    options["grid_size"] = None if grid_size is None else pair("grid_size", grid_size)
-    options["image_size"] = None if image_size is None else pair("image_size", image_size)
-    if state is not None and not isinstance(state, str):
-        raise TypeError(f"state must be a string, the name of a dict in the file, but {state!r} was given.")
+    options = {"like": None if like is None else accounting.find_like(like), "grid_size": grid_size}
     if head is None:
-        return _plan(path, numerics, state, max_depth=max_depth, **options)
-    backbone = _plan(path, None, state, **options)
-    return _plan(head, None, image_size=options["image_size"], max_depth=max_depth, backbone=backbone)
+        return _plan(path, numerics, state, image_size=image_size, max_depth=max_depth, **options)
+    backbone = _plan(path, None, state, image_size=image_size, **options)
+    return _plan(head, None, image_size=image_size, max_depth=max_depth, backbone=backbone)
 
 
 def _plan(path: str | os.PathLike[str], numerics: str | None, state: str | None = None, **options: Any) -> Plan:
@@ -437,7 +432,7 @@ def _flat(config: Any) -> dict[str, Any]:
 def _with_note(plan: Plan, note: Mapping[str, Any], source: str) -> Plan:
     """Returns the plan with the class names and the other fields of the config in a file's note."""
     # Wrong class names are left out, and `unnamed` says why.
-    if not note:
+    if not note.keys() & {*_NOTED}:
         return plan
     stored, names, unnamed = plan.stored, note.get("class_names"), ""
     try:

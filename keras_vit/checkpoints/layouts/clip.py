@@ -133,7 +133,6 @@ def _pooling(vision: Mapping[str, Any]) -> str:
 
 
 def _sidecars(config: ViTConfig) -> dict[str, dict[str, Any]]:
-    """Returns the open_clip_config.json of an image tower, by its name."""
     vision = {
         "image_size": list(config.pipeline.prepared_size),
         **jsons.written((_SIZES[1], _SIZES[2], _SIZES[4]), config),
@@ -190,7 +189,6 @@ PE_FAMILY = dataclasses.replace(
 
 
 def _pe_rows(config: ViTConfig) -> list[Row]:
-    """Returns the rows of a Perception Encoder in Meta's names: trunk, attention pooling and projection."""
     rows = pytorch.trunk_rows(config, PE_FAMILY)
     if config.pooling == "map":
         rows += pytorch.packed("attn_pool.attn.in_proj_", pytorch.POOLED_ATTENTION, config.width, config.width)

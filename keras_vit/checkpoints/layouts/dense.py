@@ -184,7 +184,6 @@ RANGES = {"nyu": 10.0, "kitti": 80.0, "hypersim": 20.0, "vkitti": 80.0}
 
 
 def _convolution(name: str, path: str, out: int, into: int, size: int, bias: bool = True) -> list[Row]:
-    """Returns the rows of a convolution: its kernel, and its bias where it has one."""
     rows = [Row(f"{name}.weight", f"{path}/kernel", (out, into, size, size), CONVOLUTION)]
     return [*rows, Row(f"{name}.bias", f"{path}/bias", (out,))] if bias else rows
 
@@ -195,7 +194,6 @@ def _linear_depth_rows(config: LinearDepthConfig) -> list[Row]:
 
 
 def _dpt_rows(config: DPTConfig, names: Mapping[str, str]) -> list[Row]:
-    """Returns the rows of a DPT head in the names of a publisher."""
     width, fused, is_dinov2 = config.backbone.width, config.fusion_width, config.design == "dinov2"
     rows: list[Row] = []
 
@@ -371,26 +369,22 @@ def _fields_of_metadata(config: Mapping[str, Any], pictures: Mapping[str, Any]) 
 
 
 def _needs(config: DPTConfig) -> dict[str, tuple[Any, ...]]:
-    """Returns `Layout.needs`: a design, and a DINOv2."""
     of_dinov2 = {"backbone.rotary_embedding": (None,), "backbone.layer_scale": (config.backbone.layer_scale or 1.0,)}
     of_dinov2["backbone.final_norm"] = ("tokens",)
     return {"design": ("depth_anything",), **huggingface.needs_of_backbone(config), **of_dinov2}
 
 
 def _written_rows(config: DPTConfig) -> list[Row]:
-    """Returns the rows of a Depth Anything in transformers."""
     names = DPT_NAMES["transformers"]
     return _after(names["backbone"], huggingface.LAYOUT.rows(config.backbone)) + _dpt_rows(config, names)
 
 
 def _rewritten(config: DPTConfig, read: Callable[[str], Any]) -> tuple[DPTConfig, dict[str, Any]]:
-    """Returns `Layout.rewritten`: the backbone as its own layout writes it."""
     stored, changed = huggingface.LAYOUT.rewritten(config.backbone, read)
     return config.replace(backbone=stored), changed
 
 
 def _depth_sidecars(config: DPTConfig) -> dict[str, dict[str, Any]]:
-    """Returns the config.json and preprocessor_config.json of transformers for a Depth Anything."""
     vit = config.backbone
     backbone = dict(huggingface.sidecars_of(vit)["config.json"])
     del backbone["architectures"]

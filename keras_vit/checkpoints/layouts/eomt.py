@@ -175,7 +175,6 @@ def _check_masking(file: Mapping[str, StoredArray], names: Mapping[str, str], fa
 def _backbone(
     arrays: Mapping[str, StoredArray], sidecars: Sidecars, family: Family, is_rotary: bool
 ) -> tuple[ViTConfig, Trunk]:
-    """Returns the config of the Vision Transformer, and its `Trunk` with what was assumed."""
     metadata = sidecars.config
     width, _, *patch = shape_of(arrays, f"{family.patches}.weight", 4)
     if family.types:
@@ -219,7 +218,6 @@ def _activation(config: Mapping[str, Any]) -> str:
 
 
 def _layout(family: Family, names: Mapping[str, str], theta: float = 100.0) -> Layout:
-    """Returns the layout of an EoMT whose backbone has the names of a family."""
     return Layout(
         "eomt",
         functools.partial(_rows, family=family, names=names),
@@ -239,7 +237,6 @@ def _written_rows(config: EoMTConfig) -> list[Row]:
 
 
 def _needs(config: EoMTConfig) -> dict[str, tuple[Any, ...]]:
-    """Returns `Layout.needs` by the class of transformers for the backbone."""
     rotary, gated = config.backbone.rotary_embedding is not None, config.backbone.mlp == "swiglu"
     # The file says one activation for blocks and head; DINOv2's gated MLPs have their own.
     activation = ("silu" if rotary else config.activation) if gated else config.backbone.gelu
@@ -259,7 +256,6 @@ def _constants(config: EoMTConfig) -> dict[str, np.ndarray]:
 
 
 def _sidecars(config: EoMTConfig) -> dict[str, dict[str, Any]]:
-    """Returns the config.json and preprocessor_config.json of transformers for an EoMT."""
     backbone, size = config.backbone, config.image_size[0]
     kind = "eomt" if backbone.rotary_embedding is None else "eomt_dinov3"
     metadata = huggingface.sidecars_of(backbone)["config.json"]

@@ -129,7 +129,6 @@ def _stem(config: ViTConfig) -> list[Row]:
 
 
 def _mixer_rows(config: ViTConfig, old: bool = False) -> list[Row]:
-    """Returns the rows of an MLP-Mixer in the official names."""
     # The official code has had two spellings of the perceptron across tokens: dense layers in a module `token_mixing`,
     # which published files have, and (`old`) arrays of the block itself, with the length of their input in their names.
     width, tokens, mixed = config.width, math.prod(config.grid_size), config.tokens_mlp_width or 0
@@ -196,7 +195,6 @@ def _recognise(names: Collection[str], sidecars: Sidecars, layout: str) -> bool:
 
 
 def _plan(file: Mapping[str, StoredArray], sidecars: Sidecars, layout: str) -> Plan:
-    """Returns the plan by which a model in Flax's names is read."""
     mixers = _mixer_prefixes(file)
     prefix, arrays = _model_in(file, mixers or _prefixes(file))
     unused = sorted(file.keys() - {array.name for array in arrays.values()})
@@ -395,7 +393,6 @@ _NEEDS = {
 
 
 def _layout(name: str, rewritten: Any, **functions: Any) -> Layout:
-    """Returns a layout of ViTs whose functions know its name."""
     return Layout(
         name,
         functools.partial(_rows, layout=name),
@@ -436,7 +433,6 @@ _BIT_TOP = {"bit_tf": "resnet/", "bit_bv": ""}
 
 
 def _bit_name(path: str, layout: str) -> str:
-    """Returns what a layout calls a weight of a BiT."""
     parts = [_BIT_NAMES[layout].get(part, part) for part in path.split("/")]
     name = re.sub(r"block(\d+)_unit(\d+)", lambda m: f"block{m[1]}/unit{int(m[2]):02d}", "/".join(parts))
     return f"{_BIT_TOP[layout]}{name}"
@@ -471,7 +467,6 @@ def _bit_prefixes(names: Collection[str], layout: str) -> set[str]:
 
 
 def _plan_of_bit(file: Mapping[str, StoredArray], sidecars: Sidecars, layout: str) -> Plan:
-    """Returns the plan by which a BiT is read."""
     top = _BIT_TOP[layout]
     prefix, arrays = _model_in(renamed(dict(file), _without_number), _bit_prefixes(file, layout))
     arrays = {name: array for name, array in arrays.items() if name.startswith(top)}

@@ -462,7 +462,6 @@ _RATES = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
 
 def _metadata_of(config: ViTConfig) -> dict[str, Any]:
-    """Returns the config.json of transformers for a model."""
     family = family_to_write(config)
     flat, name = family in (*_TOWERS, "tipsv2"), _CLASSES[family]
     ending = ("Vision" if flat else "") + ("ModelWithProjection" if config.projection else "Model")
@@ -505,7 +504,6 @@ def labels_of(config: Any) -> dict[str, Any]:
 
 
 def _of_family(config: ViTConfig, family: str) -> dict[str, Any]:
-    """Returns what the config.json of a family says of a model's blocks."""
     gated, bias = config.mlp == "swiglu", config.attention_bias
     metadata: dict[str, Any] = {"num_register_tokens": config.register_tokens, _LAYER_SCALE.key: config.layer_scale}
     if family in _DINOV2S:

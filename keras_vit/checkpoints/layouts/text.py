@@ -99,7 +99,6 @@ OPEN_CLIP_POOLINGS = {"argmax": "largest_id", "last": "last", "first": "first", 
 
 
 def _rows(config: TextConfig, names: Names, projection_is_linear: bool = False) -> list[Row]:
-    """Returns the rows of a text tower: embeddings, blocks, normalisation and projection."""
     width, family, depth = config.width, names.family, range(config.depth)
     first = (1,) if family is _FLAX else ()
     rows = [Row(names.tokens, "token_embedding/embeddings", (config.vocabulary, width))]
@@ -215,7 +214,6 @@ def _fields(
     linear_projection: bool,
     gelu: str | None,
 ) -> Fields:
-    """Returns the fields of the config, from what arrays tell and what lies beside them."""
     module, family = names.module, names.family
     vocabulary, width = shape_of(arrays, f"{module}{names.tokens}", 2)
     context, block = _TIPS_CONTEXT, f"{module}{family.blocks}0"

@@ -118,7 +118,6 @@ def _names_to_write(config: ViTConfig) -> Family:
 
 
 def _stem_rows(config: ViTConfig) -> list[Row]:
-    """Returns the rows of a hybrid's ResNet in the names of timm's `models/resnetv2.py`."""
     rows = []
     for conv in convolutions(config):
         if not conv.stage:  # without stages, it stands in no module of its own
@@ -156,7 +155,6 @@ def recognise(names: Collection[str], sidecars: Sidecars) -> bool:
 def _config(
     arrays: Mapping[str, StoredArray], metadata: TimmMetadata, trunk: Trunk, family: Family, of_text: bool
 ) -> tuple[ViTConfig, list[Notice]]:
-    """Returns the config that arrays and JSON files tell, and warnings on all that was assumed."""
     end, of_end = _end(arrays, metadata, family, trunk.fields, of_text)
     default = _default_preparation(metadata.architecture, trunk.fields, family)
     is_tested = metadata.test_size is not None and metadata.image_size is None
@@ -215,7 +213,6 @@ def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
 
 
 def _mixer_trunk(arrays: Mapping[str, StoredArray], metadata: TimmMetadata) -> Trunk:
-    """Returns what arrays and JSON files tell of an MLP-Mixer up to its last normalisation."""
     name = metadata.architecture
     if name and "mixer" not in name:
         raise ValueError(f"The architecture must be an MLP-Mixer for these arrays, but is {printable(name, 100)}.")

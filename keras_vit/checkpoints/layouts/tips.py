@@ -60,7 +60,6 @@ def rows(config: ViTConfig, family: Family | None = None, hub: bool = False) -> 
 
 
 def _scenic_rows(config: ViTConfig) -> list[Row]:
-    """Returns the rows of a TIPS in the names of Scenic."""
     width, tokens = config.width, _SCENIC_TOKENS
     found = [
         Row(f"{tokens}embedding/kernel", "embedding/kernel", (*config.patch_size, config.channels, width)),
