@@ -32,7 +32,8 @@ class BoxedImages(AnnotatedPictures):
         examples: The pictures and the sources of their boxes; None for a pipeline.
         classes: Number of classes.
         class_names: Names of the classes, in order; None if they have no names.
-        tests: The pictures of the test split; None if there is no such split.
+        tests: The pictures of the validation split, or of the only other split; None if there is no split.
+        test_split: Function that returns the pictures of the test split, if there is a validation split as well.
         pipeline: The data set or loader of another library that was given; None for other data.
         whole: None, because `examples` includes pictures without a box.
         task: Empty, because boxes have only one task.
@@ -188,14 +189,16 @@ def _table(source: Any, names: Sequence[str] | None, file: str, label: str) -> B
     if in_two:
         raise ValueError(f"{where} has rows of {printable(in_two[0])} in two splits. Give them the same split.")
 
-    def of_split(is_train: bool) -> BoxedImages | None:
-        paths = [path for path, place in places.items() if (place == "train") == is_train]
+    def of_split(split: str) -> BoxedImages | None:
+        paths = [path for path, place in places.items() if place == split]
         chosen = [notes[path] for path in paths]
         examples = opened(paths, chosen, _of_rows, [path.name for path in paths], chosen)
         return BoxedImages(examples=examples, classes=len(known), class_names=known) if paths else None
 
-    train, tests = of_split(True), of_split(False)
-    return tests if train is None else dataclasses.replace(train, tests=tests)
+    train, validation, test = (of_split(split) for split in ("train", "validation", "test"))
+    later = None if validation is None or test is None else lambda: test
+    found = [part for part in (train, validation, test) if part is not None]
+    return dataclasses.replace(found[0], tests=found[1] if len(found) > 1 else None, test_split=later)
 
 
 def _of_rows(rows: Sequence[tuple[int, list[float]]], pixels: np.ndarray, name: str) -> dict[str, Any]:

@@ -94,6 +94,7 @@ class AnnotatedPictures(Annotated):
 
     examples: base.Examples | None = dataclasses.field(default=None, repr=False)
     tests: Any = dataclasses.field(default=None, repr=False)
+    test_split: Callable[[], Any] | None = dataclasses.field(default=None, repr=False)  # where it is not `tests`
     whole: base.Examples | None = dataclasses.field(default=None, repr=False)
 
     @property
@@ -119,7 +120,9 @@ class AnnotatedPictures(Annotated):
         found = super().in_order(names)
         if found is self or self.tests is None:
             return found
-        return dataclasses.replace(found, tests=self.tests.in_order(names))
+        last = self.test_split
+        later = None if last is None else lambda: last().in_order(names)
+        return dataclasses.replace(found, tests=self.tests.in_order(names), test_split=later)
 
     def with_classes(self, classes: int | None, names: tuple[str, ...] | None) -> Self:
         """Returns the data with classes that the user gave; ValueError if their number differs from the data's."""
@@ -130,8 +133,9 @@ class AnnotatedPictures(Annotated):
         return found if found.class_names or names is None else dataclasses.replace(found, class_names=names)
 
     def examples_of(self, split: str) -> base.Examples:
-        """Returns the training pictures, or for another split the test pictures if there are any."""
+        """Returns the pictures of a split; all of them if there are no splits."""
         chosen = self if split == "train" or self.tests is None else self.tests
+        chosen = chosen if split != "test" or self.test_split is None else self.test_split()
         return dataclasses.replace(
             chosen.examples if split == "train" or chosen.whole is None else chosen.whole,
             kind=f"{self.task} {self.target}".strip(),
@@ -219,8 +223,11 @@ def with_tests(
     train = read(base.pick_split(splits, "train"), names)
     if len(splits) == 1:
         return train
-    tests = read(base.pick_split(splits, "validation" if split == "train" else split), train.class_names)
-    return dataclasses.replace(train, tests=tests) if split == "train" else tests
+    if split != "train":
+        return read(base.pick_split(splits, split), train.class_names)
+    validation, test = (base.pick_split(splits, name) for name in ("validation", "test"))
+    later = None if test is validation else lambda: read(test, train.class_names)
+    return dataclasses.replace(train, tests=read(validation, train.class_names), test_split=later)
 
 
 def as_bytes(picture: np.ndarray) -> np.ndarray:

@@ -36,7 +36,8 @@ class SegmentedImages(annotated.AnnotatedPictures):
         task: `"semantic"`, `"panoptic"` or `"instance"`.
         numbers: The new number of each class after `in_order`; None if the numbers have not changed.
         stuff: Numbers of the classes without single objects (sky, grass), if the data has them.
-        tests: The pictures of the test split; None if there is no such split.
+        tests: The pictures of the validation split, or of the only other split; None if there is no split.
+        test_split: Function that returns the pictures of the test split, if there is a validation split as well.
         pipeline: The data set or loader of another library that was given; None for other data.
         masks: The semantic masks that segments are made from; None if the data has segments.
         whole: All pictures, with and without instances, for evaluation; None if every picture has one.
@@ -160,8 +161,12 @@ def _semantic(masks: annotated.MaskedImages, split: str) -> SegmentedImages:
     examples = masks.open_examples(split, None, base.Reading(check="none"))
     load = examples.load if examples.in_files else lambda picture: annotated.as_bytes(examples.load(picture))
     annotate = functools.partial(_of_mask, examples.annotate, masks.ignore)
-    tests = _semantic(masks, "validation") if split == "train" and masks.has_test_split else None
-    return dataclasses.replace(found, examples=dataclasses.replace(examples, load=load, annotate=annotate), tests=tests)
+    found = dataclasses.replace(found, examples=dataclasses.replace(examples, load=load, annotate=annotate))
+    if split != "train" or not masks.has_test_split:
+        return found
+    return dataclasses.replace(
+        found, tests=_semantic(masks, "validation"), test_split=functools.partial(_semantic, masks, "test")
+    )
 
 
 def _of_mask(
@@ -206,8 +211,10 @@ def _ade20k(root: Path, split: str) -> SegmentedImages:
     pairs = list(zip(semantic.examples.notes, files, strict=True))
     annotate = functools.partial(_ade20k_targets, semantic.examples.annotate)
     examples = dataclasses.replace(semantic.examples, notes=pairs, annotate=annotate)
-    tests = _ade20k(root, "validation") if semantic.tests else None
-    return dataclasses.replace(semantic, examples=examples, task="panoptic", stuff=known.stuff, tests=tests, masks=None)
+    others = {}
+    if semantic.tests:
+        others = {"tests": _ade20k(root, "validation"), "test_split": functools.partial(_ade20k, root, "test")}
+    return dataclasses.replace(semantic, examples=examples, task="panoptic", stuff=known.stuff, masks=None, **others)
 
 
 def _ade20k_targets(

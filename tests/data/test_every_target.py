@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 
 import numpy as np
 import pytest
@@ -249,3 +250,41 @@ def test_arrays_that_are_scaled_already_are_refused(target):
         with pytest.warns(UserWarning, match="A bad image is left out"):
             with opened(source, target, training=False, on_bad_image="skip") as stream:
                 assert sum(len(batch) for batch, _ in stream) == 3
+
+
+SPLITS = {"train": 3, "val": 2, "test": 1}
+
+
+def three_splits(root, target):
+    """What has a folder, or rows of a table, for training, validation and test: 3, 2 and 1 pictures."""
+    rows, mask = ["file,label,left,top,right,bottom,split"], np.ones((18, 20), "uint8")
+    for split, count in SPLITS.items():
+        about = {"images": [], "annotations": [], "categories": [{"id": 1, "name": "a"}]}
+        for i in range(count):
+            name = f"{split}/images/{i}.png"
+            save(root / name, np.full((18, 20, 3), 9, "uint8"))
+            save(root / f"{split}/masks/{i}.png", mask)
+            save(root / f"{split}/instances/{i}/a_1.png", mask)
+            rows.append(f"{name},a,3,2,11,12,{split}")
+            about["images"].append({"id": i, "file_name": f"images/{i}.png", "height": 18, "width": 20})
+            about["annotations"].append({"id": i, "image_id": i, "category_id": 1, "bbox": [3, 2, 8, 10]})
+        (root / split / "boxes.json").write_text(json.dumps(about))
+        if target == "segments of masks":
+            shutil.rmtree(root / split / "instances")
+    (root / "boxes.csv").write_text("\n".join(rows))
+    return {
+        "masks": lambda: data.open_masks(root, classes=2),
+        "segments of masks": lambda: data.open_segments(root, classes=2),
+        "instances": lambda: data.open_segments(root),
+        "boxes": lambda: data.open_boxes(root),
+        "table": lambda: data.open_boxes(root / "boxes.csv"),
+    }[target]()
+
+
+@pytest.mark.parametrize("target", ["masks", "segments of masks", "instances", "boxes", "table"])
+def test_a_split_is_the_one_that_is_named(tmp_path, target):
+    source = three_splits(tmp_path, target)
+    for one in (source, source.in_order(["b", *(source.class_names or ("a",))])):
+        for split, name in (("train", "train"), ("validation", "val"), ("test", "test")):
+            with data.open_data(one, split=split, image_size=16, batch_size=1, shuffle=False) as stream:
+                assert stream.steps_per_epoch == SPLITS[name], split

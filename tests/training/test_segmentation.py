@@ -7,6 +7,7 @@ import pytest
 import keras_vit
 from examples.scenes import SCENE_CLASSES, make_scenes
 from keras_vit import LinearSegmenter, VisionTransformer, data, segmentation, training
+from keras_vit._keras import set_random_seed
 from keras_vit.layers.base import weights_by_path
 from tests.pictures import save
 from tests.small_models import small_vit_config
@@ -25,7 +26,7 @@ ABOVE = ("head", "head_dist", "projection", "pre_logits")
 
 
 def new_model(**changes):
-    keras.utils.set_random_seed(0)
+    set_random_seed(0)
     return VisionTransformer(CONFIG.replace(**changes))
 
 
