@@ -61,6 +61,15 @@ def rgb(colour: str) -> np.ndarray:
     return np.array([int(colour[-6:][i : i + 2], 16) for i in (0, 2, 4)]) / 255
 
 
+def shown(images: np.ndarray, pipeline: Any = None) -> np.ndarray:
+    """Returns images `(..., channels)`, normalised by a pipeline unless that is None, as uint8 pixels `(..., 3)`."""
+    # The first three channels; of fewer, the first in grey.
+    if pipeline is not None:
+        images = 255 * (images * np.asarray(pipeline.std) + np.asarray(pipeline.mean))
+    pixels = np.clip(np.round(images), 0, 255).astype("uint8")
+    return np.broadcast_to(pixels[..., : 3 if pixels.shape[-1] >= 3 else 1], (*pixels.shape[:-1], 3))
+
+
 def palette(scale: str, count: int) -> np.ndarray:
     """Returns `count` colours at equal steps of a scale, uint8 `(count, 3)`; KeyError unless it is one of `SCALES`."""
     anchors = 255 * np.array([rgb(colour) for colour in SCALES[scale]])

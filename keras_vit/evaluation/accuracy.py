@@ -14,6 +14,7 @@ import numpy as np
 
 from keras_vit._arguments import check_type, to_numpy, whole_numbers
 from keras_vit._options import INSIDE, Count, Positive, checked, option, refuse
+from keras_vit._pictures import shown
 from keras_vit._processes import ALONE, Processes, batch_shares, connect, fill_up, local_model, share
 from keras_vit._terminal import ClassesResult, Column, PlainData, ProgressBar
 from keras_vit.data import ImageStream, match_labels, open_data, pick_split
@@ -295,23 +296,13 @@ def _worst_mistakes(
     """Returns at most `count` mistakes, of those known and those of a batch: the largest margins, the largest first."""
     guesses, rows = scores.argmax(1), np.arange(len(labels))
     margins = scores[rows, guesses] - scores[rows, labels]
-    found = list(known)
+    found, pipeline = list(known), None if getattr(config, "include_preprocessing", True) else config.pipeline
     for i in np.argsort(-margins, kind="stable")[:count].tolist():
         if guesses[i] != labels[i]:
             label, guess, margin = int(labels[i]), int(guesses[i]), float(margins[i])
-            found.append(Mistake(number + i, label, guess, margin, _pixels(config, images[i]), None))
+            image = shown(images[i], pipeline) if images.ndim == 4 else np.zeros((1, 1, 3), "uint8")
+            found.append(Mistake(number + i, label, guess, margin, image, None))
     return sorted(found, key=lambda mistake: (-mistake.margin, mistake.number))[:count]
-
-
-def _pixels(config: Any, image: np.ndarray) -> np.ndarray:
-    """The input of a model as pixels to show, uint8 `(height, width, 3)`: of fewer channels, the first in grey."""
-    if image.ndim != 3:
-        return np.zeros((1, 1, 3), "uint8")
-    pipeline = getattr(config, "pipeline", None)
-    if pipeline is not None and not config.include_preprocessing:
-        image = 255 * (image * np.asarray(pipeline.std) + np.asarray(pipeline.mean))
-    pixels = np.clip(np.round(image), 0, 255).astype("uint8")
-    return np.broadcast_to(pixels[..., : 3 if pixels.shape[2] >= 3 else 1], (*pixels.shape[:2], 3))
 
 
 def _match(

@@ -17,7 +17,7 @@ import keras
 import numpy as np
 
 from keras_vit._arguments import SKIP, Source, check_type, listing, printable, to_numpy, warn_caller, whole_number
-from keras_vit._files import expanded_path, fingerprint, replacing, write_text
+from keras_vit._files import check_folder, expanded_path, fingerprint, replacing, write_text
 from keras_vit._options import Number, Positive, check_shard, checked
 from keras_vit._page import check_sheet_path, html_tiles, small_image, thumbnail, write_page
 from keras_vit._pictures import plot_map
@@ -319,8 +319,7 @@ def check_output(output: str | os.PathLike[str]) -> Path:
     path = Path(expanded_path(output))
     if path.suffix != ".npz" or path.is_dir():
         raise ValueError(f"output must be a file and end with .npz, but {printable(path)!r} was given.")
-    if not path.absolute().parent.is_dir():
-        raise FileNotFoundError(f"There is no folder {printable(path.absolute().parent)} for {path.name}. Create it.")
+    check_folder(path.absolute())
     return path
 
 

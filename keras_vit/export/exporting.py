@@ -10,7 +10,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, Self
+from typing import Annotated, Any
 
 import keras
 import numpy as np
@@ -149,51 +149,43 @@ class ExportReport(PlainData):
         )
 
 
-class Agreement(NamedTuple):
-    """The differences between one output of a file and that of the model."""
-
-    max_abs_error: float
-    mean_abs_error: float
-    size: float  # largest value of the model's output, or 1 if it is smaller: what a tolerance refers to
-    top1_agreement: float | None  # share of the images for which both name the same class; None without classes
-    kept: float  # the same where classes that the model is undecided about count as one; 1 without classes
-
-    @classmethod
-    def of(cls, outputs: list[np.ndarray], expected: list[np.ndarray], classes: bool) -> Self:
-        """Returns the differences of a file's outputs for several batches from the model's, `expected`."""
-        # NaN stays NaN here, and no tolerance holds for it.
-        errors = np.concatenate([np.abs(a - b).ravel() for a, b in zip(outputs, expected, strict=True)])
-        size = max(1.0, *(float(np.max(np.abs(batch))) for batch in expected))
-        if not classes:
-            return cls(float(errors.max()), float(errors.mean()), size, None, 1.0)
-        below_best, ranges = [], []  # by how much the model itself sees the file's class below its best; its range
-        for scores_of_file, scores in zip(outputs, expected, strict=True):
-            chosen = np.take_along_axis(scores, scores_of_file.argmax(-1)[..., None], -1)[..., 0]
-            below_best.append((scores.max(-1) - chosen).ravel())
-            ranges.append(np.ptp(scores, axis=-1).ravel())
-        below = np.concatenate(below_best)
-        top1, kept = float(np.mean(below == 0)), float(np.mean(below <= UNDECIDED * np.concatenate(ranges)))
-        return cls(float(errors.max()), float(errors.mean()), size, top1, kept)
-
-    def require(self, format: str, precision: str, tolerance: float | None) -> float:
-        """The largest difference that is allowed; `tolerance` is in relation to `size`, None the precision's."""
-        limit = (TOLERANCES[precision] if tolerance is None else tolerance) * self.size
-        help_ = "A higher precision, or for int8 calibration images of more kinds, may help."
-        if not self.max_abs_error <= limit:  # also where the error is NaN
-            raise RuntimeError(
-                f"The {format} file does not return the outputs of the model: they differ by up to "
-                f"{self.max_abs_error:.1e}, more than the {limit:.1e} that {precision} may explain. {help_}"
-            )
-        top1 = 1.0 if self.top1_agreement is None else self.top1_agreement
-        if self.kept >= KEPT and top1 >= NAMED:
-            return limit
-        changed, undecided = 1 - self.kept, ""
-        if self.kept >= KEPT:
-            changed, undecided = 1 - top1, f", and {1 - NAMED:.0%} where the model is undecided"
+def differences(
+    outputs: list[np.ndarray],
+    expected: list[np.ndarray],
+    classes: bool,
+    format: str,
+    precision: str,
+    tolerance: float | None = None,
+) -> dict[str, Any]:
+    """The fields of the report about one output of a file, for several batches; RuntimeError if it is too far off."""
+    # NaN stays NaN here, and no tolerance holds for it.
+    errors = np.concatenate([np.abs(a - b).ravel() for a, b in zip(outputs, expected, strict=True)])
+    largest, size = float(errors.max()), max(1.0, *(float(np.max(np.abs(batch))) for batch in expected))
+    limit = (TOLERANCES[precision] if tolerance is None else tolerance) * size
+    help_ = "A higher precision, or for int8 calibration images of more kinds, may help."
+    if not largest <= limit:
         raise RuntimeError(
-            f"The {format} file names another class than the model for {changed:.0%} of the images, where "
-            f"{1 - KEPT:.0%} may change{undecided}. {help_}"
+            f"The {format} file does not return the outputs of the model: they differ by up to {largest:.1e}, more "
+            f"than the {limit:.1e} that {precision} may explain. {help_}"
         )
+    found = {"max_abs_error": largest, "mean_abs_error": float(errors.mean()), "tolerance": limit}
+    if not classes:
+        return found | {"top1_agreement": None}
+    below_best, ranges = [], []  # by how much the model itself sees the file's class below its best; its range
+    for scores_of_file, scores in zip(outputs, expected, strict=True):
+        chosen = np.take_along_axis(scores, scores_of_file.argmax(-1)[..., None], -1)[..., 0]
+        below_best.append((scores.max(-1) - chosen).ravel())
+        ranges.append(np.ptp(scores, axis=-1).ravel())
+    below = np.concatenate(below_best)
+    top1, kept = float(np.mean(below == 0)), float(np.mean(below <= UNDECIDED * np.concatenate(ranges)))
+    if kept < KEPT or top1 < NAMED:
+        decided = kept < KEPT
+        undecided = "" if decided else f", and {1 - NAMED:.0%} where the model is undecided"
+        raise RuntimeError(
+            f"The {format} file names another class than the model for {1 - (kept if decided else top1):.0%} of the "
+            f"images, where {1 - KEPT:.0%} may change{undecided}. {help_}"
+        )
+    return found | {"top1_agreement": top1}
 
 
 def _batch(name: str, value: Any) -> int | str:
@@ -399,12 +391,9 @@ def _agreement(
 ) -> dict[str, Any]:
     """The fields of the report about differences, of the output that is nearest to the largest one that is allowed."""
     # `answers` and `expected` have the outputs by name for each batch.
-    found = []
-    for name in expected[0]:
-        agreement = Agreement.of([a[name] for a in answers], [e[name] for e in expected], bool(classes))
-        found.append((agreement.require(row.name, asked.precision, asked.tolerance), agreement))
-    limit, (error, mean, _, top1, _) = max(found, key=lambda pair: pair[1].max_abs_error / pair[0])
-    return {"max_abs_error": error, "mean_abs_error": mean, "tolerance": limit, "top1_agreement": top1}
+    how = bool(classes), row.name, asked.precision, asked.tolerance
+    found = [differences([a[name] for a in answers], [e[name] for e in expected], *how) for name in expected[0]]
+    return max(found, key=lambda one: one["max_abs_error"] / one["tolerance"])
 
 
 def _accuracy(scores: np.ndarray, labels: np.ndarray | None) -> float | None:

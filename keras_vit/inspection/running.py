@@ -9,6 +9,7 @@ import numpy as np
 
 from keras_vit._arguments import Tensor, to_numpy, whole_number
 from keras_vit._keras import call_layers, has_graph, layers_inside
+from keras_vit._pictures import shown
 from keras_vit.models import BiT, VisionTransformer
 from keras_vit.zoo import as_model
 
@@ -122,11 +123,7 @@ def shown_pixels(model: ModelSource, images: np.ndarray) -> np.ndarray:
     images = np.concatenate([*in_batches(images, BATCH_SIZE)])
     if images.shape[3] != config.channels:
         raise ValueError(f"images must have the shape (batch, height, width, {config.channels}), not {images.shape}.")
-    if not config.include_preprocessing:
-        images = 255 * (images * np.asarray(config.pipeline.std) + np.asarray(config.pipeline.mean))
-    pixels = np.clip(np.round(images), 0, 255).astype("uint8")
-    shown = pixels[..., :3] if pixels.shape[3] >= 3 else pixels[..., :1]
-    return np.broadcast_to(shown, (*shown.shape[:3], 3))
+    return shown(images, None if config.include_preprocessing else config.pipeline)
 
 
 def gradients(function: Callable[[list[Tensor]], Tensor], arrays: Sequence[np.ndarray]) -> list[np.ndarray]:

@@ -104,7 +104,7 @@ REFUSED = [
     (lambda: similar(b"[3]"), "damaged, or was not written by evaluation.embed"),
     (lambda: embed(overwrite="no"), "overwrite must be True or False", TypeError),
     (lambda: embed(output="x.csv"), "end with .npz"),
-    (lambda: embed(output="no/x.npz"), "no folder .* for x.npz", FileNotFoundError),
+    (lambda: embed(output="no/x.npz"), "no folder .*no: check the path", FileNotFoundError),
     (lambda: embed(features="block_2"), "features must be a list of names"),
     (lambda: embed(images="empty"), "images must not be empty, but .*empty has no images"),
     (lambda: embed(images=["photos/z.png"] * 2), "z.png is given twice"),

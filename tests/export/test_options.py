@@ -9,7 +9,7 @@ import pytest
 import keras_vit
 from keras_vit import BiTConfig
 from keras_vit.export import export, exporting
-from keras_vit.export.exporting import Agreement
+from keras_vit.export.exporting import differences
 from keras_vit.export.served_model import (
     Signature,
     calibration_images,
@@ -139,7 +139,7 @@ def test_classes_count_as_one_only_beside_the_model_s_own_spread():
     rng = np.random.default_rng(0)
     expected = rng.normal(0, 0.01, (100, 10)).astype("float32")
     with pytest.raises(RuntimeError, match="names another class"):
-        Agreement.of([np.roll(expected, 1, 1)], [expected], True).require("onnx", "int8", 1.0)
+        differences([np.roll(expected, 1, 1)], [expected], True, "onnx", "int8", 1.0)
 
 
 def test_a_share_of_classes_is_of_classes(monkeypatch, tmp_path):

@@ -8,7 +8,8 @@ import pytest
 
 from keras_vit import VisionTransformer, ViTConfig
 from keras_vit.export import FORMATS, PRECISIONS
-from keras_vit.export.exporting import Agreement
+from keras_vit.export.exporting import differences
+from keras_vit.export.formats import litert
 from keras_vit.export.served_model import Signature
 
 for package in ("tensorflow", "ai_edge_litert", "ai_edge_quantizer", "onnx", "onnxruntime", "tf2onnx", "openvino"):
@@ -101,40 +102,20 @@ def test_answers_are_close_to_float32_and_files_are_small_and_alone(format, prec
     assert {*path.parent.iterdir()} == {*FORMATS[format].files(path)}
 
 
-def litert_operators(path):
-    """Of each operator of a LiteRT file: its name, and the (dtype, elements) of its constants, None for others."""
-    from ai_edge_litert import schema_py_generated as schema
-    from ai_edge_litert.tools import flatbuffer_utils
-
-    names = {number: name for name, number in vars(schema.BuiltinOperator).items() if not name.startswith("_")}
-    dtypes = {number: name for name, number in vars(schema.TensorType).items() if not name.startswith("_")}
-    model = flatbuffer_utils.read_model(str(path))
-    (graph,) = model.subgraphs
-
-    def constant(index):
-        tensor = graph.tensors[index]
-        data = None if index < 0 else model.buffers[tensor.buffer].data
-        return None if data is None or not len(data) else (dtypes[tensor.type], int(np.prod(tensor.shape)))
-
-    for operator in graph.operators:
-        code = model.operatorCodes[operator.opcodeIndex]
-        yield names[max(code.builtinCode, code.deprecatedBuiltinCode)], [constant(i) for i in operator.inputs]
-
-
 # The dtypes of weights and of biases; float16 is widened by an operator of its own, when the file is loaded.
-WIDTHS = {"float32": ("FLOAT32", "FLOAT32"), "float16": (None, "FLOAT32"), "dynamic_int8": ("INT8", "FLOAT32")}
-WIDTHS["int8"] = "INT8", "INT32"
+WIDTHS = {"float32": ("float32", "float32"), "float16": (None, "float32"), "dynamic_int8": ("int8", "float32")}
+WIDTHS["int8"] = "int8", "int32"
 
 
 @pytest.mark.parametrize("precision", WIDTHS)
 def test_what_is_in_a_litert_file(precision, sources, changed):
     """Keras's products are what `tensorflow_module` makes of them: this fails when Keras changes them."""
-    path = sources / FILES["litert"] if precision == "float32" else changed("litert", precision)
-    operators = list(litert_operators(path))
+    graph = litert._Graph(sources / FILES["litert"] if precision == "float32" else changed("litert", precision))
+    operators = [(step.kind, [graph.constant(tensor) for tensor in step.reads]) for step, _ in graph.operators]
     names = [name for name, _ in operators]
     for product, count in {"FULLY_CONNECTED": 13, "CONV_2D": 1}.items():
         constants = [inputs[1:] for name, inputs in operators if name == product]
-        found = {(weights and weights[0], biases[0]) for weights, biases in constants}
+        found = {tuple(None if one is None else one.dtype.name for one in inputs) for inputs in constants}
         assert len(constants) == count and found == {WIDTHS[precision]}
     # What tf.tensordot leaves around each product, and a bias that is added after it.
     assert not {"CUSTOM", "REDUCE_PROD", "GATHER"} & set(names)
@@ -143,8 +124,8 @@ def test_what_is_in_a_litert_file(precision, sources, changed):
     blocks, norms = 2, 5
     assert names.count("ADD") == 2 * blocks + norms + 1 + 1
     if precision != "float32":  # of what is large, the position embeddings are left in it
-        large = {i for _, inputs in operators for i in inputs if i and i[0] == "FLOAT32" and i[1] > 256}
-        assert large == {("FLOAT32", 17 * 64)}
+        floats = [one for _, inputs in operators for one in inputs if one is not None and one.dtype == "float32"]
+        assert {one.size for one in floats if one.size > 256} == {17 * 64}
 
 
 @pytest.mark.parametrize("format", ["litert", "onnx"])
@@ -157,10 +138,10 @@ def test_calibration_decides_the_ranges(format, sources, tmp_path):
     answers = run(format, path, images)
     assert error_of(answers, expected) > 2 * ERRORS["int8"]
     with pytest.raises(RuntimeError, match="does not return the outputs|names another class"):
-        Agreement.of([answers], [expected], classes=True).require(format, "int8", None)
+        differences([answers], [expected], True, format, "int8")
     good = path.with_stem("good")
     change_precision(format, sources / FILES[format], good, "int8")
-    Agreement.of([run(format, good, images)], [expected], classes=True).require(format, "int8", None)
+    differences([run(format, good, images)], [expected], True, format, "int8")
 
 
 def test_refused_with_a_reason():

@@ -1,25 +1,18 @@
 """The process that runs a file, what is compared, and the command line."""
 
+import contextlib
 import json
 
 import numpy as np
 import pytest
 
 from keras_vit.cli import main
-from keras_vit.export.exporting import Agreement
+from keras_vit.export.exporting import differences
 from keras_vit.export.served_model import labelled_pictures
 from tests.export.tiny import CONFIG, NAMES, fake_export, shared_model
 from tests.small_models import small_depth_model
 
 pytestmark = pytest.mark.once
-
-
-def agreement(behind, error=0.0, changed=100):
-    """Of a file that names the model's second class for some of 100 images whose best leads by `behind`; size: 10."""
-    expected = np.tile([10.0, 10.0 - behind, 0.0], (100, 1))
-    answers = expected.copy()
-    answers[:changed] = answers[:changed, [1, 0, 2]]
-    return Agreement.of([answers + error], [expected], classes=True)
 
 
 @pytest.mark.parametrize(
@@ -36,12 +29,13 @@ def agreement(behind, error=0.0, changed=100):
     ],
 )
 def test_what_may_differ(behind, error, changed, tolerance, words):
-    found = agreement(behind, error, changed)
-    if words is None:
-        assert found.require("litert", "int8", tolerance) == pytest.approx(2.0 if tolerance is None else 3.0)
-        return
-    with pytest.raises(RuntimeError, match=words):
-        found.require("litert", "int8", tolerance)
+    """A file names the model's second class for some of 100 images whose best leads by `behind`; size: 10."""
+    expected = np.tile([10.0, 10.0 - behind, 0.0], (100, 1))
+    answers = expected.copy()
+    answers[:changed] = answers[:changed, [1, 0, 2]]
+    with pytest.raises(RuntimeError, match=words) if words else contextlib.nullcontext():
+        found = differences([answers + error], [expected], True, "litert", "int8", tolerance)
+        assert found["tolerance"] == pytest.approx(2.0 if tolerance is None else 3.0)
 
 
 @pytest.fixture
