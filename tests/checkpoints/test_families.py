@@ -18,7 +18,6 @@ from keras_vit.checkpoints.layouts import WRITTEN
 from keras_vit.layers import resize_table
 from tests.checkpoints.state_dicts import GAMMA, LS, PATCHES, clip, norm, timm, tower, transformers, write
 from tests.compute import forward
-from tests.small_models import model_of
 from tests.tolerances import ENCODED, SAME_FUNCTION
 
 # Files without all of what lies beside published ones.
@@ -39,32 +38,26 @@ def weights_of(case):
     return next(path for path in paths if path.is_file())
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_what_a_reader_should_find(golden, name):
+@ASSUMED
+@pytest.mark.parametrize("name", [*CASES, "next_pe_spatial", "next_pe_timm_core"])
+def test_what_is_found_and_written_back(golden, name, tmp_path):
     """How pictures are prepared, and all arrays; test_fidelity.py has what is computed."""
     case = golden(name)
     contents = open_checkpoint(weights_of(case))
-    config, prepared = contents.config, case.meta["preprocessing"]
-    assert config.pixel_mean == pytest.approx(prepared["mean"]) and config.pixel_std == pytest.approx(prepared["std"])
-    assert config.filter == FILTERS[prepared["interpolation"]]
-    if "crop_pct" in prepared:
-        assert (config.resize, config.crop_ratio) == ("shortest", prepared["crop_pct"])
-    else:
-        assert config.resize == prepared["size"].partition(" ")[0]
-    assert {array.name for array in contents.arrays.values()} | {*contents.unused} == {*case.meta["arrays"]}
-
-
-@ASSUMED
-@pytest.mark.parametrize("name", [*CASES, "next_pe_spatial", "next_pe_timm_core"])
-def test_written_back(golden, name, tmp_path):
-    case = golden(name)
-    contents = open_checkpoint(weights_of(case))
+    config, used = contents.config, {array.name for array in contents.arrays.values()}
+    if name in CASES:
+        prepared = case.meta["preprocessing"]
+        assert config.pixel_mean == pytest.approx(prepared["mean"])
+        assert config.pixel_std == pytest.approx(prepared["std"])
+        assert config.filter == FILTERS[prepared["interpolation"]]
+        assert config.resize == ("shortest" if "crop_pct" in prepared else prepared["size"].partition(" ")[0])
+        assert config.crop_ratio == prepared.get("crop_pct", config.crop_ratio)
+        assert used | {*contents.unused} == {*case.meta["arrays"]}
     model = keras_vit.from_checkpoint(weights_of(case))
     layout = contents.layout.name
     path = tmp_path / "new" / "model.safetensors"
     to_checkpoint(model, path, layout=layout)
     old, new = open_file(weights_of(case)), open_file(path)
-    used = {array.name for array in contents.arrays.values()}
     # transformers wants a mask token in a DINOv3, which is for training only, and gets zeros.
     assert set(new) - used == ({"embeddings.mask_token"} if name == "fam_hf_dinov3" else set()) and used <= set(new)
     for array in used:
@@ -149,6 +142,12 @@ HEAD, EXACT, FINE = {"classes": 5}, {"gelu": "exact"}, {"layer_norm_epsilon": 1e
 TIMMS = STEM | {"gelu": "exact", "stem_epsilons": "timm"}
 CLIPS_OWN = {"pre_norm": True, "patch_bias": False}
 ROTARY = {"position_embedding": "none", "attention_bias": "no_key", "rotary_embedding": "dinov3"}
+TIPS = {"width": 64, "heads": 1, "register_tokens": 1, "interpolation": "bilinear_antialias", "pixel_mean": 0}
+TIPS |= {"pixel_std": 1, "filter": "bilinear_pillow"}
+AUTHORS = TIPS | {"gelu": "exact", "layer_scale": 1.0, "position_embedding": "learned_without_registers"}
+SCENIC = TIPS | {"position_embedding": "learned_patches", "filter": "bilinear_antialias"}
+NAFLEX = {"width": 64, "heads": 1, "class_token": False, "pooling": "map", "interpolation": "bilinear_antialias"}
+NAFLEX |= {"filter": "bilinear_pillow"}
 # A layout, what becomes of a tiny config, and the field that the error names; None for none.
 CONFIGS = [
     *(("clip", CLIPS_OWN | change, [*change][0]) for change in ({"crop_ratio": 0.9, "filter": "bicubic"}, HEAD)),
@@ -175,6 +174,13 @@ CONFIGS = [
     *(("timm", TIMMS | {field: value}, field) for field, value in (("mlp", "swiglu"), ("layer_norm_epsilon", 1e-5))),
     ("timm", TIMMS | {"stem_stages": (1, 1), "image_size": 32}, "stem_stages"),
     ("timm", TIMMS | {"stem_folded": True}, "folded\\(\\) has standardised"),
+    *(("tips", AUTHORS | change, words) for change, words in (({"heads": 2}, "heads=1"), ({}, None))),
+    ("tips", AUTHORS | {"register_tokens": 4}, "must have one row"),
+    ("tips_scenic", AUTHORS, "layer_scale=None"),
+    *(("tips_scenic", SCENIC | change, words) for change, words in (({"gelu": "exact"}, "gelu='tanh'"), ({}, None))),
+    ("tips", SCENIC, "Arrays missing: .*ls1.gamma"),
+    ("huggingface", NAFLEX, None),
+    *(("huggingface", NAFLEX | change, [*change][0]) for change in ({"resize": "shortest"}, {"crop_ratio": 0.5})),
 ]
 
 
@@ -206,6 +212,11 @@ def test_an_eomt_that_transformers_cannot_compute(name):
     with pytest.raises(ValueError, match=message) if message else contextlib.nullcontext():
         config = keras_vit.EoMTConfig(backbone=backbone, activation=activation, **sizes)
         note_of(config, WRITTEN[keras_vit.EoMTConfig])
+
+
+def test_the_hybrid_of_timm_that_is_written():
+    said = LAYOUTS["timm"].sidecars(TINY.replace(**TIMMS))["config.json"]
+    assert said["architecture"] == "vit_tiny_r_s16_p8_224"
 
 
 def test_what_open_clip_leaves_out_of_its_pictures(tmp_path):
@@ -359,15 +370,3 @@ def test_timms_weights_with_the_official_numbers(golden, tmp_path):
     again = keras_vit.from_checkpoint(tmp_path / "official.npz")
     assert again.config == official.config != publisher.config
     np.testing.assert_array_equal(forward(again, case.ref["images"]), forward(official, case.ref["images"]))
-
-
-def test_written_for_timm(golden, tmp_path):
-    config = open_checkpoint(golden("fam_timm_hybrid").folder).config
-    stem = config.replace(stem_stages=(), stem_width=64, patch_size=4)
-    model = model_of(stem)
-    to_checkpoint(model, tmp_path, layout="timm")
-    assert json.loads((tmp_path / "config.json").read_text())["architecture"] == "vit_tiny_r_s16_p8_224"
-    again = keras_vit.from_checkpoint(tmp_path)
-    assert again.config == stem
-    for new, old in zip(again.get_weights(), model.get_weights(), strict=True):
-        np.testing.assert_array_equal(new, old)

@@ -217,12 +217,6 @@ def test_openai_and_open_clip(tmp_path):
             open_checkpoint(write(tmp_path / "wrong", shapes, open_clip=wrong))
 
 
-@pytest.mark.parametrize("prefix", ["model.", "state_dict.", "timm_model.", "teacher.backbone."])
-def test_a_prefix(tmp_path, prefix):
-    contents = opened(write(tmp_path, {f"{prefix}{name}": shape for name, shape in timm(head=11).items()}))
-    assert contents.prefix == prefix and contents.config.classes == 11
-
-
 def test_of_several_models_the_one_that_is_published(tmp_path):
     shapes = timm()
     both = {f"student.module.backbone.{name}": shape for name, shape in shapes.items()}

@@ -176,15 +176,3 @@ def test_what_is_refused(two_towers, golden, tmp_path):
     for layout in ("timm", "big_vision"):
         keras_vit.to_checkpoint(wide, tmp_path / LAYOUTS[layout], layout=layout, overwrite=True)
         assert keras_vit.load(tmp_path / LAYOUTS[layout]).config.grid_size == (3, 5)
-
-
-def test_preprocessing_is_written_or_refused(golden, tmp_path):
-    model = keras_vit.load(golden(CASE).folder)
-    for i, name in enumerate(("bilinear", "bilinear_antialias", "bicubic")):  # the first is that of other .npz files
-        changed = model.with_config(filter=name, crop_ratio=0.5)
-        keras_vit.to_checkpoint(changed, tmp_path / f"{i}.npz", layout="big_vision")
-        assert keras_vit.load(tmp_path / f"{i}.npz").config == changed.config
-    for change in ({"resize": "shortest"}, {"crop_ratio": 0.5}):
-        with pytest.raises(ValueError, match="(resize|crop_ratio)=.* instead of"):
-            keras_vit.to_checkpoint(model.with_config(**change), tmp_path / "hf", layout="huggingface")
-    assert not (tmp_path / "hf").exists()

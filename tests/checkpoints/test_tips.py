@@ -117,21 +117,6 @@ def test_there_and_back(tmp_path, layout, fields, more):
 
 
 @pytest.mark.parametrize(
-    ("layout", "fields", "message"),
-    [
-        ("tips", SCENIC, "Arrays missing: .*ls1.gamma"),
-        ("tips", {**AUTHORS, "heads": 2}, "heads=1 instead of 2"),
-        ("tips", {**AUTHORS, "register_tokens": 4}, "must have one row"),
-        ("tips_scenic", AUTHORS, "layer_scale=None instead of"),
-        ("tips_scenic", {**SCENIC, "gelu": "exact"}, "gelu='tanh' instead of"),
-    ],
-)
-def test_models_that_a_layout_has_no_place_for(tmp_path, layout, fields, message):
-    with pytest.raises(ValueError, match=message):
-        keras_vit.to_checkpoint(drawn(**fields), tmp_path / "x.npz", layout)
-
-
-@pytest.mark.parametrize(
     ("metadata", "message"),
     [
         ({"model_type": "tipsv2_dpt"}, "a TIPS with dense heads, which is not supported"),
