@@ -69,47 +69,31 @@ def small_linear_depth_config(**changes):
     return keras_vit.LinearDepthConfig(**{"backbone": small_backbone_config(), "blocks": (1,), "bins": 4} | changes)
 
 
-def small_vit(seed=0, name=None, dtype=None, **changes):
-    return model_of(small_vit_config(**changes), seed, name=name, dtype=dtype)
-
-
-def small_hybrid(seed=0, name=None, dtype=None, **changes):
-    return model_of(small_hybrid_config(**changes), seed, name=name, dtype=dtype)
-
-
-def small_bit(seed=0, name=None, dtype=None, **changes):
-    return model_of(small_bit_config(**changes), seed, name=name, dtype=dtype)
-
-
-def small_text_encoder(seed=0, name=None, dtype=None, **changes):
-    return model_of(small_text_encoder_config(**changes), seed, name=name, dtype=dtype)
-
-
-def small_eomt(seed=0, name=None, dtype=None, **changes):
-    return model_of(small_eomt_config(**changes), seed, name=name, dtype=dtype)
-
-
-def small_linear_segmenter(seed=0, name=None, dtype=None, **changes):
-    return model_of(small_linear_segmenter_config(**changes), seed, name=name, dtype=dtype)
-
-
-def small_detector(seed=0, name=None, dtype=None, **changes):
-    return model_of(small_detector_config(**changes), seed, name=name, dtype=dtype)
-
-
-def small_depth_model(seed=0, name=None, dtype=None, **changes):
-    return model_of(small_depth_model_config(**changes), seed, name=name, dtype=dtype)
-
-
-def small_linear_depth(seed=0, name=None, dtype=None, **changes):
-    return model_of(small_linear_depth_config(**changes), seed, name=name, dtype=dtype)
-
-
 def model_of(config, seed=0, **options):
     """A model of any config with random weights."""
     with skip_initialization():
         model = getattr(keras_vit, config.model)(config, **options)
     return randomized(model, seed)
+
+
+def _maker(config_of):
+    """A function that makes a model of a config with changes."""
+
+    def make(seed=0, name=None, dtype=None, **changes):
+        return model_of(config_of(**changes), seed, name=name, dtype=dtype)
+
+    return make
+
+
+small_vit = _maker(small_vit_config)
+small_hybrid = _maker(small_hybrid_config)
+small_bit = _maker(small_bit_config)
+small_text_encoder = _maker(small_text_encoder_config)
+small_eomt = _maker(small_eomt_config)
+small_linear_segmenter = _maker(small_linear_segmenter_config)
+small_detector = _maker(small_detector_config)
+small_depth_model = _maker(small_depth_model_config)
+small_linear_depth = _maker(small_linear_depth_config)
 
 
 def randomized(model, seed=0):

@@ -20,6 +20,7 @@ from cyclopts import CycloptsError, MissingArgumentError
 
 import keras_vit
 from keras_vit.cli.program import APP
+from tests.pages import blocks
 from tests.processes import environment, script
 
 pytestmark = [pytest.mark.long, pytest.mark.once]
@@ -101,8 +102,8 @@ def documented(name, seen=()):
 @functools.cache
 def shown():
     """The names that an example, or a block of a page that is run, calls."""
-    pages = (page.read_text(encoding="utf-8") for page in (ROOT / "README.md", *(ROOT / "docs").glob("**/*.md")))
-    run = (block["code"] for page in pages for block in BLOCK.finditer(page) if not block["reason"])
+    pages = (ROOT / "README.md", *(ROOT / "docs").glob("**/*.md"))
+    run = (code for page in pages for reason, code in blocks(page) if not reason)
     examples = (">>> ".join(text(name).split(">>> ")[1:]) for name in PUBLIC)
     return {name for code in (*run, *examples) for name in re.findall(r"\b(\w+)\(", code)}
 
@@ -174,12 +175,6 @@ def test_the_examples_run(shared, monkeypatch, backend):
     assert runner.tries >= len(run)
 
 
-def test_every_factory_has_an_example_of_its_own():
-    for name in make_api.factories():
-        about = inspect.getdoc(getattr(keras_vit, name))
-        assert f">>> model = keras_vit.{name}(" in about and "create_model(" not in about
-
-
 @pytest.mark.parametrize("page", sorted(make_api.texts()))
 def test_the_reference_has_all_public_names(page):
     assert (ROOT / "docs" / "api" / page).read_text() == make_api.texts()[page], "run python docs/make_api.py"
@@ -234,10 +229,6 @@ def test_the_check_of_the_site_finds_faults(tmp_path):
         assert message in fault
 
 
-# Pages with code. A block runs, in the order of its page, or says right above it why it does not:
-# <!-- not run: downloads ViT-B/16 -->
-MARK, CODE = r"(?:^<!-- not run: (?P<reason>[^\n]+?) -->\n)?", r"^```python\n(?P<code>.*?)^```"
-BLOCK = re.compile(MARK + CODE, re.MULTILINE | re.DOTALL)
 # Where they run, if not on torch alone: what TensorFlow writes itself needs no second process there.
 BACKENDS = {"docs/export/README.md": ["tensorflow"], "docs/keras_in_twenty_lines.md": ["torch", "jax", "tensorflow"]}
 WITH_TENSORFLOW = "needs TensorFlow; the suite runs it on that backend"
@@ -248,7 +239,7 @@ def code_pages():
     """The pages with blocks of Python, but the README (tests/test_readme.py) and what is generated from docstrings."""
     docs = [path for path in (ROOT / "docs").rglob("*.md") if ROOT / "docs/api" not in path.parents]
     paths = [*docs, *(ROOT / name for name in OUTSIDE)]
-    return sorted(str(p.relative_to(ROOT)) for p in paths if BLOCK.search(p.read_text(encoding="utf-8")))
+    return sorted(str(path.relative_to(ROOT)) for path in paths if blocks(path))
 
 
 # Stands for `export` on the tutorial and the pages of single formats, whose files tests/export makes: half a minute of
@@ -305,13 +296,12 @@ def test_the_code_on_each_page_runs_in_a_fresh_interpreter(shared, tmp_path, bac
     (tmp_path / "photos").symlink_to(shared[0] / "photos")
     pages = {}
     for page in code_pages():
-        found = BLOCK.finditer((ROOT / page).read_text("utf-8"))
-        blocks = [block["code"] for block in found if block["reason"] in run]
+        codes = [code for reason, code in blocks(page) if reason in run]
         if page.startswith(("docs/export/", "docs/tutorial", "docs/keras_in")) and page != "docs/export/README.md":
-            blocks.insert(0, CHECKED_EXPORT)
-        if blocks and backend in BACKENDS.get(page, ["torch"]):
+            codes.insert(0, CHECKED_EXPORT)
+        if codes and backend in BACKENDS.get(page, ["torch"]):
             pages[page] = re.sub(
-                "steps=60, batch_size=32(.*?)every=20", r"steps=4, batch_size=32\1every=4", "".join(blocks), flags=re.S
+                "steps=60, batch_size=32(.*?)every=20", r"steps=4, batch_size=32\1every=4", "".join(codes), flags=re.S
             ).replace("epochs=4", "epochs=1")
     variables = environment("matplotlib", "sklearn", KERAS_BACKEND=backend, MPLBACKEND="Agg")
     command = [sys.executable, "-c", f"SECTION = {SECTION!r}\n{FRESH}"]
@@ -339,8 +329,7 @@ def command_of(page, beginning):
 def test_pages_define_the_names_that_they_use(tmp_path):
     """Also in blocks that do not run."""
     for page in code_pages():
-        blocks = [block["code"] for block in BLOCK.finditer((ROOT / page).read_text("utf-8"))]
-        (tmp_path / f"{page.replace('/', '_')}.py").write_text("".join(blocks), "utf-8")
+        (tmp_path / f"{page.replace('/', '_')}.py").write_text("".join(code for _, code in blocks(page)), "utf-8")
     command = [sys.executable, "-m", "ruff", "check", "--isolated", "--select=F821", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
@@ -362,12 +351,12 @@ def test_keras_vit_is_imported_before_keras_for_which_it_chooses_the_backend():
     """Keras alone takes TensorFlow, and fails where only PyTorch or JAX is installed."""
     pages = [ROOT / name for name in ("README.md", "docs/api/index.md", *code_pages())]
     scripts = [path for folder in ("examples", "notebooks") for path in (ROOT / folder).glob("*.py")]
-    sources = {path: [block["code"] for block in BLOCK.finditer(path.read_text("utf-8"))] for path in pages}
+    sources = {path: [code for _, code in blocks(path)] for path in pages}
     sources |= {path: [path.read_text("utf-8")] for path in scripts}
     late = []
-    for path, blocks in sources.items():
+    for path, codes in sources.items():
         chosen = False  # blocks may continue each other; those that import both may stand alone
-        for block in blocks:
+        for block in codes:
             names = re.findall(r"^(?:import|from) (keras\w*)", block, re.MULTILINE)
             late += [str(path.relative_to(ROOT))] if names and names[0] != "keras_vit" and not chosen else []
             late += [str(path.relative_to(ROOT))] if "keras_vit" in names and names[0] != "keras_vit" else []
@@ -378,11 +367,12 @@ def test_keras_vit_is_imported_before_keras_for_which_it_chooses_the_backend():
 @pytest.mark.parametrize("page", code_pages())
 def test_a_block_that_does_not_run_is_python_and_says_why(page):
     about = (ROOT / page).read_text(encoding="utf-8")
-    blocks = list(BLOCK.finditer(about))
-    assert len(blocks) == len(re.findall("^```python$", about, re.MULTILINE))  # none is swallowed by the one before it
-    for block in blocks:
-        compile(block["code"], page, "exec")
-        assert block["reason"] is None or len(block["reason"].split()) >= 2
+    assert len(blocks(page)) == len(
+        re.findall("^```python$", about, re.MULTILINE)
+    )  # none is swallowed by the one before it
+    for reason, code in blocks(page):
+        compile(code, page, "exec")
+        assert reason is None or len(reason.split()) >= 2
 
 
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.py"))
@@ -439,8 +429,8 @@ def test_every_command_line_on_a_page_is_understood():
     faults, seen = [], 0
     for path in [*(ROOT / "docs").rglob("*.md"), *(ROOT / name for name in ("README.md", *OUTSIDE))]:
         page = path.read_text(encoding="utf-8")
-        blocks = re.findall("^    keras-vit (.+)$", page, re.M)
-        for line in blocks + re.findall(r"`keras-vit\s+([^`]+)`", page):
+        in_blocks = re.findall("^    keras-vit (.+)$", page, re.M)
+        for line in in_blocks + re.findall(r"`keras-vit\s+([^`]+)`", page):
             words = shlex.split(re.split(" {2,}|#", line)[0])
             if words[0] in ("COMMAND", "..."):
                 continue
@@ -449,7 +439,7 @@ def test_every_command_line_on_a_page_is_understood():
                 words = [word for word in words if word != "--json"]
                 APP.parse_args(words, exit_on_error=False, print_error=False)
             except CycloptsError as error:
-                if line in blocks or not isinstance(error, MissingArgumentError):
+                if line in in_blocks or not isinstance(error, MissingArgumentError):
                     faults.append(f"{path.name}: keras-vit {line}: {error}")
     assert not faults, "\n".join(faults)
     assert seen > 30

@@ -1,22 +1,13 @@
-"""The blocks of docs/ecosystem.md that need another package: with it where it is installed, or with a stand-in."""
+"""Blocks of pages that need another package, or a backend: where that is installed."""
 
 import math
-import re
-from pathlib import Path
 
 import keras
 import numpy as np
 import pytest
 
+from tests.pages import blocks
 from tests.small_models import small_vit
-
-DOCS = Path(__file__).parents[1] / "docs"
-
-
-def blocks(page):
-    """Why each block of a page does not run in tests/test_docs.py, and its code."""
-    text = (DOCS / page).read_text(encoding="utf-8")
-    return re.findall(r"^(?:<!-- not run: (.*?) -->\n)?```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
 
 
 @pytest.fixture
@@ -25,8 +16,8 @@ def run(tmp_path, monkeypatch):
 
     def run_block(mark):
         names = {}
-        (_, first), *others = blocks("ecosystem.md")
-        (block,) = [code for reason, code in others if reason.startswith(mark)]
+        (_, first), *others = blocks("docs/ecosystem.md")
+        (block,) = [code for reason, code in others if reason and reason.startswith(mark)]
         exec(compile(first + block, "docs/ecosystem.md", "exec"), names)
         return names
 
@@ -49,6 +40,19 @@ def test_visualization(run, tmp_path, backend):
     assert (tmp_path / "gallery.png").stat().st_size > 1000
 
 
+@pytest.mark.nightly
+def test_layers_of_keras_cv_work_in_a_pipeline(backend):
+    if backend != "tensorflow":
+        pytest.skip("KerasCV's layers are for tf.data, which is read on TensorFlow")
+    pytest.importorskip("keras_cv")
+    page = "docs/training_augmentation.md"
+    (code,) = [code for reason, code in blocks(page) if reason and "keras_cv" in code]
+    exec(compile(code, page, "exec"), names := {})
+    assert names["done"].log[-1]["step"] == 2
+    images = np.concatenate([images for images, _ in names["data"].as_numpy_iterator()])
+    assert not {bytes(image) for image in images.astype("uint8")} & {bytes(image) for image in names["train_images"]}
+
+
 def test_tensorboard_as_the_page_on_training_shows_it(tmp_path, backend):
     """With a package that TensorFlow no longer brings."""
     if backend != "tensorflow":
@@ -62,7 +66,7 @@ def test_tensorboard_as_the_page_on_training_shows_it(tmp_path, backend):
 def test_gradients_without_state_as_flax_has_them(backend):
     if backend != "jax":
         pytest.skip("it is JAX's")
-    (code,) = [code for reason, code in blocks("from/tfvit_flaxvit.md") if "JAX backend" in reason]
+    (code,) = [code for reason, code in blocks("docs/from/tfvit_flaxvit.md") if reason and "JAX backend" in reason]
     exec(compile(code, "docs/from/tfvit_flaxvit.md", "exec"), names := {})
     head = [names["gradients"][i] for i, w in enumerate(names["model"].trainable_variables) if "head" in w.path]
     assert names["value"] == pytest.approx(math.log(3), rel=1e-6)  # a new head is zero

@@ -1,6 +1,5 @@
 """The pages for those who come from other packages: both sides of them are run, where the other is installed."""
 
-import re
 from pathlib import Path
 from typing import NamedTuple
 
@@ -8,6 +7,7 @@ import numpy as np
 import pytest
 
 import keras_vit
+from tests.pages import blocks
 
 ROOT = Path(__file__).parents[1]
 
@@ -27,10 +27,6 @@ PEERS = {
     "vit_jax": Peer(("vit_jax.checkpoint", "vit_jax.models_vit"), ("jax",)),
     "big_vision": Peer(("big_vision.models.vit",), ("jax",)),
 }
-
-
-def page(name):
-    return (ROOT / "docs" / "from" / f"{name}.md").read_text(encoding="utf-8")
 
 
 @pytest.fixture(autouse=True)
@@ -64,7 +60,7 @@ def theirs(*names):
 def test_the_page_runs_beside_the_other_package(peer):
     """All of its code in order; the comparisons stand on the page."""
     names = {"keras_vit": keras_vit, "np": np}
-    for code in re.findall(r"^```python\n(.*?)^```", page(peer), re.MULTILINE | re.DOTALL):
+    for _, code in blocks(f"docs/from/{peer}.md"):
         exec(compile(code, f"docs/from/{peer}.md", "exec"), names)
 
 

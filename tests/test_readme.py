@@ -1,25 +1,16 @@
-"""Each block of the README's Python runs by itself in an empty folder; and so does what the docs say of KerasCV."""
+"""Each block of the README's Python runs by itself in an empty folder."""
 
 import re
-from pathlib import Path
 
-import numpy as np
 import pytest
 
 import keras_vit
+from tests.pages import blocks
 from tests.processes import environment
 
 pytestmark = pytest.mark.long
 
-ROOT = Path(__file__).parents[1]
-
-
-def blocks(page, run_elsewhere=False):
-    found = re.findall(r"(^<!-- not run: .+? -->\n)?^```python\n(.*?)^```", (ROOT / page).read_text(), re.M | re.S)
-    return [code for mark, code in found if bool(mark) == run_elsewhere]
-
-
-BLOCKS = blocks("README.md")
+BLOCKS = [code for reason, code in blocks("README.md") if not reason]
 
 
 @pytest.fixture
@@ -50,16 +41,3 @@ def test_a_block_of_the_readme_runs_alone(block, empty_folder, capsys):
     assert "glyph" not in printed.err and ('sample_image("character.png"))' not in block or "'R'" in printed.out)
     for written in re.findall(r'"([\w/]+\.(?:npz|tflite|png))"', block.replace("sample_image(", "")):
         assert written in ("character.png", "digit.png") or (empty_folder / written).exists()
-
-
-@pytest.mark.nightly
-def test_layers_of_keras_cv_work_in_a_pipeline_as_the_docs_say(backend):
-    if backend != "tensorflow":
-        pytest.skip("KerasCV's layers are for tf.data, which is read on TensorFlow")
-    pytest.importorskip("keras_cv")
-    (block,) = (block for block in blocks("docs/training_augmentation.md", run_elsewhere=True) if "keras_cv" in block)
-    names = {}
-    exec(compile(block, "docs/training_augmentation.md", "exec"), names)
-    assert names["done"].log[-1]["step"] == 2
-    images = np.concatenate([images for images, _ in names["data"].as_numpy_iterator()])
-    assert not {bytes(image) for image in images.astype("uint8")} & {bytes(image) for image in names["train_images"]}

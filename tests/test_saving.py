@@ -138,42 +138,6 @@ def test_the_global_dtype_policy_is_remembered(tmp_path):
         assert copy.get_layer("head").dtype_policy.name == "float32"
 
 
-# A number of bfloat16 has 8 bits and one of float16 has 11: 0.4 % and 0.05 %, a few times over in two blocks.
-@pytest.mark.parametrize(
-    ("policy", "tolerance"), [("mixed_bfloat16", 3e-2), pytest.param("mixed_float16", 4e-3, marks=pytest.mark.once)]
-)
-def test_mixed_precision(model, policy, tolerance):
-    wanted = forward(model, images())
-    mixed = make(dtype=policy)
-    assert mixed.get_layer("block_1").mlp.fc1.dtype_policy.name == policy
-    assert {weight.dtype for weight in mixed.weights} == {mixed.output.dtype} == {"float32"}
-    assert mixed.get_layer("encoder_norm").output.dtype == policy.removeprefix("mixed_")
-    error = np.abs(forward(mixed, images()) - wanted).max() / np.abs(wanted).max()
-    assert 1e-5 < error < tolerance  # more than float32's: it does compute in 16 bits
-    mixed.compile(keras.optimizers.SGD(0.05), keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-    # Keras scales the loss of float16 models by itself, if the model says that it is one.
-    assert isinstance(mixed.optimizer, keras.optimizers.LossScaleOptimizer) == (policy == "mixed_float16")
-    before = mixed.get_weights()
-    losses = [float(mixed.train_on_batch(images(), np.array([0, 1, 2]))) for _ in range(3)]
-    assert np.isfinite(losses).all() and losses[2] < losses[0]
-    assert max(np.abs(a - b).max() for a, b in zip(mixed.get_weights(), before, strict=True)) > 1e-4
-
-
-@pytest.mark.nightly_elsewhere
-def test_int8(tmp_path, model):
-    wanted = forward(model, images())
-    model.quantize("int8")
-    quantized = forward(model, images())
-    # 7 bits for weights and activations.
-    assert 1e-5 < np.abs(quantized - wanted).max() / np.abs(wanted).max() < 0.1
-    assert model.get_layer("block_0").attention.query.kernel.dtype == "int8"
-    for number, copy in enumerate((model, saved_and_loaded(model, tmp_path / "once.keras"))):
-        loaded = saved_and_loaded(copy, tmp_path / f"again_{number}.keras")
-        assert type(loaded) is keras_vit.VisionTransformer and loaded.config == CONFIG
-        assert_same_weights(loaded, model)
-    np.testing.assert_array_equal(forward(loaded, images()), quantized)
-
-
 @pytest.mark.once
 def test_quantized_weights_are_not_copied_into_another_model(tmp_path):
     """An int8 kernel is not a kernel without its scale; a name and names of classes may change."""
