@@ -196,9 +196,11 @@ def _table(source: Any, names: Sequence[str] | None, file: str, label: str) -> B
         return BoxedImages(examples=examples, classes=len(known), class_names=known) if paths else None
 
     train, validation, test = (of_split(split) for split in ("train", "validation", "test"))
-    later = None if validation is None or test is None else lambda: test
     found = [part for part in (train, validation, test) if part is not None]
-    return dataclasses.replace(found[0], tests=found[1] if len(found) > 1 else None, test_split=later)
+    if len(found) == 1:
+        return found[0]
+    later = None if validation is None or test is None else lambda: test
+    return dataclasses.replace(found[0], tests=validation or test, test_split=later)
 
 
 def _of_rows(rows: Sequence[tuple[int, list[float]]], pixels: np.ndarray, name: str) -> dict[str, Any]:
