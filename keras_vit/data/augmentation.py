@@ -606,7 +606,8 @@ class ViewAugmentation(PictureAugmentation):
         """
         if self.local_size is None:
             sides = zip(image_size, patch, strict=True)
-            return tuple(max(1, round(side * _LOCAL_SHARE / unit)) * unit for side, unit in sides)
+            rows, columns = (max(1, round(side * _LOCAL_SHARE / unit)) * unit for side, unit in sides)
+            return rows, columns
         size = self.local_size
         if size[0] % patch[0] or size[1] % patch[1]:
             raise ValueError(f"local_size must be None or a multiple of the patch size {patch}, but {size} was given.")

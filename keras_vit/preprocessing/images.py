@@ -154,7 +154,7 @@ class Pipeline(Options):
 @checked
 def load_image(
     file: "str | os.PathLike | BinaryIO | Image.Image",
-    image_size: Annotated[ImageSize, pair] | None = None,
+    image_size: ImageSize | None = None,
     *,
     resize: Annotated[str, OneOf(tuple(RESIZES))] = "squash",
     interpolation: Annotated[str, OneOf(tuple(METHODS))] = "bilinear",
@@ -189,10 +189,11 @@ def load_image(
         >>> keras_vit.load_image("photo.jpg", 224).shape
         (224, 224, 3)
     """
+    size = None if image_size is None else pair("image_size", image_size)
     given = {"resize": resize, "interpolation": interpolation, "crop_fraction": crop_fraction}
-    refuse(_OF_RESIZES, given, {"image_size": image_size, "resize": resize})
+    refuse(_OF_RESIZES, given, {"image_size": size, "resize": resize})
     pixels = _read_rgb(file, orient)
-    return pixels if image_size is None else resize_and_crop(pixels, image_size, **given)
+    return pixels if size is None else resize_and_crop(pixels, size, resize, interpolation, crop_fraction)
 
 
 # Options of `load_image` that are not used in all cases.
