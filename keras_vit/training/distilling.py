@@ -1,20 +1,18 @@
 """Distillation: a student learns from labels and from a teacher (DeiT, arXiv 2012.12877, section 4)."""
 
 import dataclasses
-from typing import Any
+from typing import Any, Literal
 
 import keras
 import numpy as np
 from keras import ops
 
-from keras_vit._arguments import check_choice, check_type, listing
-from keras_vit._options import ABOVE_0, RATE
+from keras_vit._arguments import check_type, listing
+from keras_vit._options import Above0, Rate, checked
 from keras_vit.models import ImageModel
 from keras_vit.training.optimizers import SoftmaxLoss
 from keras_vit.training.recipes import build_loss
 from keras_vit.training.tasks import FineTuning, Learning, Model, Run, Task, batches_of, logits_model
-
-KINDS = ("hard", "soft", "features")
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -45,18 +43,17 @@ class DistillationLoss(keras.losses.Loss):
         0.3466
     """
 
+    @checked
     def __init__(
         self,
-        kind: str = "hard",
-        alpha: float = 0.5,
-        temperature: float = 1.0,
+        kind: Literal["hard", "soft", "features"] = "hard",
+        alpha: Rate = 0.5,
+        temperature: Above0 = 1.0,
         base: keras.losses.Loss | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        check_choice("kind", kind, KINDS)
-        self.kind, self.alpha = kind, RATE("alpha", alpha)
-        self.temperature, self.base = ABOVE_0("temperature", temperature), base or SoftmaxLoss()
+        self.kind, self.alpha, self.temperature, self.base = kind, alpha, temperature, base or SoftmaxLoss()
         if kind != "soft" and temperature != 1.0:
             raise ValueError(f'temperature={temperature!r} is for kind="soft", but kind={kind!r} was given.')
 

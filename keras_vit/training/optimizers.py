@@ -1,19 +1,32 @@
 """Optimizers, learning rates and losses of the original code (optax, vit_jax, big_vision), as Keras objects."""
 
+import dataclasses
 import math
 import numbers
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import keras
 import ml_dtypes  # noqa: F401 (makes NumPy know the name "bfloat16")
 import numpy as np
 from keras import ops
 
-from keras_vit._arguments import check_choice, matches
+from keras_vit._arguments import matches
 from keras_vit._keras import DecayingOptimizer, layout_of, raw_values
-from keras_vit._options import ABOVE_0, FROM_0, RATE, Whole, as_python, option, refuse
+from keras_vit._options import (
+    FROM_0,
+    Above0,
+    Count,
+    From0,
+    OneOf,
+    Options,
+    Positive,
+    Rate,
+    Several,
+    checked,
+    option,
+)
 from keras_vit.layers.ops import compute, with_faster_forms
 
 # Only kernels decay: biases, normalisations, class token and position embeddings do not (big_vision/optax.py).
@@ -68,25 +81,28 @@ class ViTOptimizer(DecayingOptimizer):
     decayed = DECAYED  # the weights that decay, as a pattern of their names
     clip_epsilon = 0.0  # added to the norm that clipping divides by: PyTorch has 1e-6
 
+    @checked
     def __init__(
-        self, learning_rate: Any, weight_decay: float | None, rates: Any, momentum_dtype: str | None, **kwargs: Any
+        self,
+        learning_rate: Any,
+        weight_decay: From0 | None,
+        rate_multipliers: Mapping[str, float] | None,
+        momentum_dtype: Any,
+        global_clipnorm: Above0 | None = None,
+        **kwargs: Any,
     ) -> None:
         if isinstance(learning_rate, numbers.Real):
             learning_rate = float(FROM_0("learning_rate", learning_rate))
-        if weight_decay is not None:
-            weight_decay = as_python(FROM_0("weight_decay", weight_decay))
-        if kwargs.get("global_clipnorm") is not None:
-            kwargs["global_clipnorm"] = as_python(ABOVE_0("global_clipnorm", kwargs["global_clipnorm"]))
         if momentum_dtype is not None:
             if not keras.backend.is_float_dtype(momentum_dtype):
                 raise ValueError(f"momentum_dtype must be a float dtype, but {momentum_dtype!r} was given.")
             momentum_dtype = keras.backend.standardize_dtype(momentum_dtype)
         paths, names = kwargs.pop("never_decayed", ((), ""))  # of `get_config`: of weights, and a pattern
-        super().__init__(learning_rate, weight_decay=weight_decay, **kwargs)
+        super().__init__(learning_rate, weight_decay=weight_decay, global_clipnorm=global_clipnorm, **kwargs)
         self._note_schedule(learning_rate)
         self.rate_multipliers: dict[str, float] = {
-            pattern: as_python(FROM_0(f"rate_multipliers[{pattern!r}]", rate))
-            for pattern, rate in (rates or {}).items()
+            pattern: FROM_0(f"rate_multipliers[{pattern!r}]", rate)
+            for pattern, rate in (rate_multipliers or {}).items()
         }
         self.momentum_dtype = momentum_dtype
         self._never_decayed: tuple[set[str], str] = (set(paths), names)
@@ -234,17 +250,18 @@ class MomentumSGD(ViTOptimizer):
         >>> small.compile(optimizer, training.SoftmaxLoss())
     """
 
+    @checked
     def __init__(
         self,
         learning_rate: Any = 0.03,
-        momentum: float = 0.9,
-        momentum_dtype: str | None = None,
+        momentum: Rate = 0.9,
+        momentum_dtype: Any = None,
         weight_decay: float | None = None,
         rate_multipliers: Mapping[str, float] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(learning_rate, weight_decay, rate_multipliers, momentum_dtype, **kwargs)
-        self.momentum = RATE("momentum", momentum)
+        self.momentum = momentum
 
     def update_all(self, grads: list[Any], variables: list[Any], learning_rate: Any) -> bool:
         """Changes all weights and momentums in place, where the backend has a form for that, and says whether."""
@@ -287,20 +304,20 @@ class AdamW(ViTOptimizer):
         'adam_w'
     """
 
+    @checked
     def __init__(
         self,
         learning_rate: Any = 0.001,
-        beta_1: float = 0.9,
-        beta_2: float = 0.999,
-        epsilon: float = 1e-8,
-        momentum_dtype: str | None = None,
+        beta_1: Rate = 0.9,
+        beta_2: Rate = 0.999,
+        epsilon: From0 = 1e-8,
+        momentum_dtype: Any = None,
         weight_decay: float | None = None,
         rate_multipliers: Mapping[str, float] | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(learning_rate, weight_decay, rate_multipliers, momentum_dtype, **kwargs)
-        self.beta_1, self.beta_2 = RATE("beta_1", beta_1), RATE("beta_2", beta_2)
-        self.epsilon = FROM_0("epsilon", epsilon)
+        self.beta_1, self.beta_2, self.epsilon = beta_1, beta_2, epsilon
 
     def build(self, variables: list[Any]) -> None:
         """Makes what `ViTOptimizer` does, and a velocity for each weight that Adam moves (None for others)."""
@@ -369,9 +386,10 @@ class Muon(AdamW):
         >>> small.compile(optimizer, training.SoftmaxLoss())
     """
 
-    def __init__(self, learning_rate: Any = 0.001, momentum: float = 0.95, **kwargs: Any) -> None:
+    @checked
+    def __init__(self, learning_rate: Any = 0.001, momentum: Rate = 0.95, **kwargs: Any) -> None:
         super().__init__(learning_rate, **kwargs)
-        self.momentum = RATE("momentum", momentum)
+        self.momentum = momentum
 
     def has_velocity(self, variable: keras.Variable) -> bool:
         """Whether Adam moves a weight, because it is not a matrix of a block."""
@@ -429,17 +447,11 @@ DECAYS: dict[str, Callable[["WarmupDecay", Any, Any], Any]] = {
 }
 # The same beneath the warm-up, as mmcv and DINOv3 have it: the decay counts from the first step.
 DECAYS |= {f"{name}_whole": DECAYS[name] for name in ("cosine", "linear")}
-# The arguments that only some decays read, with their defaults.
-_OF_DECAYS = {
-    "end": option(0.0, when={"decay": ("cosine", "linear", "polynomial", "cosine_whole", "linear_whole")}),
-    "power": option(1.0, when={"decay": ("polynomial",)}),
-    "timescale": option(10_000, when={"decay": ("rsqrt",)}),
-    "boundaries": option((), when={"decay": ("stair",)}),
-}
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
-class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
+@dataclasses.dataclass(frozen=True)
+class WarmupDecay(Options, keras.optimizers.schedules.LearningRateSchedule):
     """A linear warm-up times a decay times a linear cool-down.
 
     Update k, counted from 0, has the rate of step k: 0 at the start of a warm-up, after which the decay begins
@@ -478,36 +490,29 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
         [0.0, 0.5, 1.0, 0.5, 0.0]
     """
 
-    def __init__(
-        self,
-        learning_rate: float,
-        steps: int,
-        decay: str = "cosine",
-        *,
-        warmup_steps: int | float = 0,
-        cooldown_steps: int | float = 0,
-        end: float = 0.0,
-        power: float = 1.0,
-        timescale: float = 10_000,
-        boundaries: Sequence[int] = (),
-        factors: Sequence[float] = (),
-        delay: int = 0,
-    ) -> None:
-        check_choice("decay", decay, tuple(DECAYS))
-        learning_rate, steps = FROM_0("learning_rate", learning_rate), Whole(1)("steps", steps)
-        end, power, timescale = FROM_0("end", end), ABOVE_0("power", power), ABOVE_0("timescale", timescale)
-        for factor in factors:
-            FROM_0("factors", factor)
-        given = {"end": end, "power": power, "timescale": timescale, "boundaries": tuple(boundaries)}
-        refuse(_OF_DECAYS, given, {"decay": decay})
+    learning_rate: From0
+    steps: Positive
+    decay: Annotated[str, OneOf(tuple(DECAYS))] = "cosine"
+    _: dataclasses.KW_ONLY
+    warmup_steps: int | float = 0
+    cooldown_steps: int | float = 0
+    end: From0 = option(0.0, when={"decay": ("cosine", "linear", "polynomial", "cosine_whole", "linear_whole")})
+    power: Above0 = option(1.0, when={"decay": ("polynomial",)})
+    timescale: Above0 = option(10_000, when={"decay": ("rsqrt",)})
+    boundaries: Sequence[int] = option((), when={"decay": ("stair",)})
+    factors: Annotated[tuple[float, ...], Several(FROM_0)] = ()
+    delay: Count = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "given", frozenset())  # a default may be written out for any decay
+        super().__post_init__()
+
+    def _check_together(self) -> None:
+        boundaries, factors = self.boundaries, self.factors
         if len(boundaries) != len(factors) or list(boundaries) != sorted(boundaries):
             raise ValueError(f"boundaries must ascend, one factor each, but {boundaries=} and {factors=} were given.")
-        self.learning_rate, self.steps, self.decay = learning_rate, steps, decay
-        self.warmup_steps = _steps("warmup_steps", warmup_steps, steps)
-        self.cooldown_steps = _steps("cooldown_steps", cooldown_steps, steps)
-        self.end, self.power, self.timescale = end, power, timescale
-        self.boundaries, self.factors = tuple(boundaries), tuple(factors)
-        self.delay = Whole(0)("delay", delay)
+        for name in ("warmup_steps", "cooldown_steps"):
+            object.__setattr__(self, name, _steps(name, getattr(self, name), self.steps))
 
     def __call__(self, step: Any) -> Any:
         """Returns the rate of update `step`, counted from 0: a float32 scalar tensor of an integer or a tensor."""
@@ -523,7 +528,7 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
         return ops.cast(ops.where(step < 0, 0.0, rate) if self.delay else rate, "float32")
 
     def get_config(self) -> dict[str, Any]:
-        return {**vars(self), "boundaries": list(self.boundaries), "factors": list(self.factors)}
+        return self.to_dict()
 
 
 def _steps(name: str, value: int | float, total: int) -> int:
@@ -544,12 +549,16 @@ def _steps(name: str, value: int | float, total: int) -> int:
 class _Loss(keras.losses.Loss):
     """A loss for each image, averaged over the batch, in at least float32."""
 
-    def __init__(self, label_smoothing: float = 0.0, class_weight: Sequence[float] | None = None, **kwargs: Any):
+    @checked
+    def __init__(
+        self,
+        label_smoothing: Rate = 0.0,
+        class_weight: Annotated[Sequence[float], Several(FROM_0)] | None = None,
+        **kwargs: Any,
+    ) -> None:
         super().__init__(**kwargs)
-        self.label_smoothing = RATE("label_smoothing", label_smoothing)
-        self.class_weight = None
-        if class_weight is not None:
-            self.class_weight = [float(FROM_0("class_weight", one)) for one in class_weight]
+        self.label_smoothing = label_smoothing
+        self.class_weight = None if class_weight is None else [*map(float, class_weight)]
 
     def _prepare(self, labels: Any, logits: Any) -> tuple[Any, Any]:
         """Returns smoothed labels, and logits, both of one dtype of at least float32."""

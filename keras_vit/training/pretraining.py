@@ -2,14 +2,14 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import keras
 import numpy as np
 from keras import ops
 
-from keras_vit._arguments import check_type, whole_number, whole_numbers
-from keras_vit._options import ABOVE_0, SHARE
+from keras_vit._arguments import check_type, whole_numbers
+from keras_vit._options import Above0, Positive, Share, Whole, checked
 from keras_vit._processes import fill_up, share
 from keras_vit.checkpoints import is_variant
 from keras_vit.data import ImageStream, ViewAugmentation
@@ -223,19 +223,19 @@ class LeJEPALoss:
         0.0
     """
 
+    @checked
     def __init__(
         self,
-        weight: float = 0.05,
-        slices: int = 1024,
-        knots: int = 17,
-        t_max: float = 3.0,
-        global_views: int = 2,
+        weight: Share = 0.05,
+        slices: Positive = 1024,
+        knots: Annotated[int, Whole(2)] = 17,
+        t_max: Above0 = 3.0,
+        global_views: Positive = 2,
         *,
         seed: int | None = None,
     ) -> None:
-        self.weight, self.t_max = SHARE("weight", weight), ABOVE_0("t_max", t_max)
-        self.slices, self.knots = whole_number("slices", slices, 1), whole_number("knots", knots, 2)
-        self.global_views = whole_number("global_views", global_views, 1)
+        self.weight, self.slices, self.knots, self.t_max = weight, slices, knots, t_max
+        self.global_views = global_views
         self._seeds = keras.random.SeedGenerator(seed)
 
     def __call__(self, embeddings: Any, slices: Any = None) -> Any:

@@ -4,12 +4,13 @@ import dataclasses
 import functools
 import math
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from keras_vit._arguments import check_type, did_you_mean, pair
+from keras_vit._arguments import did_you_mean, pair
 from keras_vit._options import (
     FROM_0,
     GIVEN,
+    INSIDE,
     Above0,
     Count,
     Finite,
@@ -21,8 +22,8 @@ from keras_vit._options import (
     Patterns,
     Positive,
     Rate,
-    Whole,
     as_python,
+    checked,
     option,
 )
 from keras_vit._terminal import Table
@@ -80,11 +81,6 @@ def _size(name: str, value: Any) -> int | tuple[int, int]:
 _AUGMENTATIONS = {
     kind.__name__: kind for kind in (Augmentation, MaskAugmentation, SegmentAugmentation, BoxAugmentation)
 }
-
-
-def _augmentation(name: str, value: Any) -> Any:
-    check_type(name, value, tuple(_AUGMENTATIONS.values()), "an Augmentation")
-    return value
 
 
 @dataclasses.dataclass(frozen=True)
@@ -172,7 +168,7 @@ class Recipe(Options):
     schedule: Annotated[str, OneOf(_SCHEDULES)] = "cosine"
     warmup_steps: Steps = 0
     end: From0 = option(0.0, when={"schedule": _FALLING})
-    optimizer: Annotated[str, OneOf(("sgd", "adam", "adamw", "muon"))] = "sgd"
+    optimizer: Literal["sgd", "adam", "adamw", "muon"] = "sgd"
     momentum: Rate = option(0.9, when={"optimizer": ("sgd",)})
     momentum_dtype: str | None = None
     beta_1: Rate = option(0.9, when=_ADAM)
@@ -183,22 +179,22 @@ class Recipe(Options):
     dropout: Rate = option(0.0, when=_RATES)
     patch_drop: Rate = option(0.0, when={"model": ("VisionTransformer",), "objective": ("labels", "distillation")})
     drop_path: Rate = option(0.0, when=_PATHS)
-    loss: Annotated[str, OneOf(("softmax", "sigmoid"))] = option("softmax", when=_LOGITS)
+    loss: Literal["softmax", "sigmoid"] = option("softmax", when=_LOGITS)
     label_smoothing: Rate = option(0.0, when=_LOGITS)
     class_weight: Annotated[str | dict[str, float], _weights] | None = option(None, when=_LABELS, hash=False)
-    sampling: Annotated[str | None, OneOf((None, "balanced", "sqrt"))] = option(None, when=_CLASSES)
+    sampling: Literal["balanced", "sqrt"] | None = option(None, when=_CLASSES)
     head_bias: Finite = option(0.0, when=_LOGITS)  # in regression the mean of the labels is taken
-    polyak: Annotated[float, Number("a number between 0 and 1", lambda n: 0 < n < 1)] | None = None
+    polyak: Annotated[float, INSIDE] | None = None
     layer_decay: Part | None = None
     accumulate: Positive = 1
     freeze: Patterns = ()
     lora_rank: Positive | None = None
     lora_alpha: Above0 | None = option(None, when={"lora_rank": GIVEN})
     lora_targets: Patterns = option(("query", "value"), when={"lora_rank": GIVEN})
-    augmentation: Annotated[Augmentation | MaskAugmentation | SegmentAugmentation | BoxAugmentation, _augmentation] = (
-        option(Augmentation(), when={"target": ("class", "multilabel", "number", "mask", "segments", "boxes")})
+    augmentation: Augmentation | MaskAugmentation | SegmentAugmentation | BoxAugmentation = option(
+        Augmentation(), when={"target": ("class", "multilabel", "number", "mask", "segments", "boxes")}
     )
-    keep: Annotated[str, OneOf(("last", "best"))] = "last"
+    keep: Literal["last", "best"] = "last"
     patience: Positive | None = None
     power: Above0 = option(1.0, when={"schedule": ("polynomial",)})
     backbone_warmup_steps: Count | None = option(None, when={**_QUERIES, "optimizer": ("adam", "adamw")})
@@ -283,6 +279,7 @@ class RecipeTable(Table):
     }
 
 
+@checked
 def recipe(name: str) -> Recipe:
     """Returns a published recipe by its name, in any case; TypeError or ValueError unless `list_recipes` has `name`.
 
@@ -290,7 +287,6 @@ def recipe(name: str) -> Recipe:
         >>> training.recipe("finetune/imagenet2012").replace(batch_size=64).steps
         20000
     """
-    check_type("The name of a recipe", name, str, "a string")
     recipes = {row.name.lower(): row for row in _recipes()}
     if name.lower() in recipes:
         return recipes[name.lower()]
@@ -298,6 +294,7 @@ def recipe(name: str) -> Recipe:
     raise ValueError(f"There is no recipe {name!r}.{suggestion} list_recipes() shows all {len(recipes)}.")
 
 
+@checked
 def list_recipes(query: str | None = None) -> Table:
     """Returns the published recipes as a table: one row for each, with all fields of `Recipe`, and `duration` as text.
 
@@ -373,7 +370,8 @@ def build_optimizer(
     return kind(beta_1=recipe.beta_1, beta_2=recipe.beta_2, **common)
 
 
-def build_schedule(recipe: Recipe, steps: int | None = None) -> "WarmupDecay":
+@checked
+def build_schedule(recipe: Recipe, steps: Positive | None = None) -> "WarmupDecay":
     """Returns the learning rate of `recipe`, a `WarmupDecay`: a function of the number of an update.
 
     `steps` are the updates of the whole training, None for the recipe's. A warm-up that would take more than half of
@@ -387,7 +385,6 @@ def build_schedule(recipe: Recipe, steps: int | None = None) -> "WarmupDecay":
     from keras_vit.training.optimizers import WarmupDecay
 
     warmup = recipe.warmup_steps
-    steps = None if steps is None else Whole(1)("steps", steps)
     if steps is not None and warmup >= 1 and warmup > steps / 2:  # below 1 it is a share of them
         share = warmup / recipe.steps if recipe.steps and recipe.steps > 2 * warmup else 0.1
         warmup = int(steps * share)

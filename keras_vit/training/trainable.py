@@ -6,25 +6,27 @@ import os
 import zipfile
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import keras
 import numpy as np
 from keras import ops
 
-from keras_vit._arguments import check_patterns, listing, matches, whole_number
+from keras_vit._arguments import check_patterns, listing, matches
 from keras_vit._keras import layers_inside, own_trainable_weights, register_weights
-from keras_vit._options import ABOVE_0, PART
+from keras_vit._options import PART, Above0, Positive, checked
 from keras_vit.checkpoints.files import write_npz
 from keras_vit.models import DenseModel, EoMT, adapted_layers, layers_by_path, require_adapters, weights_by_path
 from keras_vit.training.optimizers import AdamW, WarmupDecay
 
 HEADS = ("head", "head_norm", "queries", "mask_head", "class_head", "upscale_*")  # layers that train beside adapters
 EOMT_HEAD = ("queries", "query_rotation", "map", "mask_head", "class_head", "upscale_*")  # those of an EoMT
+Names = Annotated[str | Iterable[str], check_patterns]  # patterns; a function that is `checked` has a tuple of them
 _ABOUT = "keras_vit_lora"  # the array in a file of adapters that says what they belong to
 
 
-def freeze(model: keras.Model, patterns: str | Iterable[str]) -> list[str]:
+@checked
+def freeze(model: keras.Model, patterns: Names) -> list[str]:
     """Freezes layers or single weights, also in files that the model is saved to. Compile the model after this.
 
     Returns the names of all weights that do not train now.
@@ -45,7 +47,8 @@ def freeze(model: keras.Model, patterns: str | Iterable[str]) -> list[str]:
     return _train_only(model, set(_trained_weights(model)) - _weights_named(model, patterns))
 
 
-def unfreeze(model: keras.Model, patterns: str | Iterable[str] = "*") -> list[str]:
+@checked
+def unfreeze(model: keras.Model, patterns: Names = ("*",)) -> list[str]:
     """Unfreezes layers, all of them without patterns; arguments, errors and result are as in `freeze`.
 
     Kernels with adapters stay frozen.
@@ -62,9 +65,9 @@ def unfreeze(model: keras.Model, patterns: str | Iterable[str] = "*") -> list[st
     return _train_only(model, set(_trained_weights(model)) | chosen)
 
 
-def _weights_named(model: keras.Model, patterns: str | Iterable[str]) -> set[str]:
+def _weights_named(model: keras.Model, patterns: Iterable[str]) -> set[str]:
     """Returns the names of the weights that patterns fit, or that lie in layers that do."""
-    patterns, names = check_patterns("patterns", patterns), list(weights_by_path(model))
+    names = list(weights_by_path(model))
     if "backbone" in patterns and isinstance(model, DenseModel):
         patterns = [pattern for pattern in patterns if pattern != "backbone"]
         patterns += [layer.name for layer in model.backbone.layers if layer.weights]
@@ -116,13 +119,14 @@ def _train_only(model: keras.Model, names: Collection[str]) -> list[str]:
     return list(frozen)
 
 
+@checked
 def add_lora(
     model: keras.Model,
-    rank: int,
-    targets: str | Iterable[str] = ("query", "value"),
+    rank: Positive,
+    targets: Names = ("query", "value"),
     *,
-    alpha: float | None = None,
-    train: str | Iterable[str] = HEADS,
+    alpha: Above0 | None = None,
+    train: Names = HEADS,
 ) -> list[str]:
     """Adds adapters of low rank and freezes all other layers except `train`. Compile the model after this.
 
@@ -138,32 +142,31 @@ def add_lora(
         alpha: Scale of the adapters, above 0; None for `rank`.
         train: Layers that train without adapters; names that the model does not have are ignored.
     """
-    rank = whole_number("rank", rank, 1)
-    alpha = None if alpha is None else ABOVE_0("alpha", alpha)
     if adapted_layers(model):
         raise ValueError(f"{model.name} has adapters already. Call merge_lora() first.")
-    trained = check_patterns("train", train)
-    chosen = _dense_layers(model, check_patterns("targets", targets), trained).values()
+    chosen = _dense_layers(model, targets, train).values()
     if any(getattr(layer.dtype_policy, "quantization_mode", None) == "float8" for layer in chosen):
         raise ValueError(f"{model.name} was quantized to float8, in which Keras computes no adapters. Use int8.")
     for layer in chosen:
         layer.enable_lora(rank, lora_alpha=alpha)
     register_weights(model)
     names = weights_by_path(model)
-    _train_only(model, {name for name in names if "/lora_kernel" in name or _is_inside(name, trained)})
+    _train_only(model, {name for name in names if "/lora_kernel" in name or _is_inside(name, train)})
     # Functions that were compiled before hold kernels without adapters.
     model.predict_function = model.test_function = model.train_function = None
     return list(_trained_weights(model))
 
 
 def _dense_layers(
-    model: keras.Model, targets: Sequence[str], train: Sequence[str] = HEADS
+    model: keras.Model, targets: Iterable[str], train: Iterable[str] = HEADS
 ) -> dict[str, keras.layers.Layer]:
     """Returns the layers that `add_lora` gives adapters, by name; ValueError for a target without, or only `train`."""
     able = {name: layer for name, layer in layers_by_path(model).items() if hasattr(layer, "enable_lora")}
     chosen = [name for name in _named(targets, able, able) if not _is_inside(name, train)]
     if not chosen:
-        raise ValueError(f"train has all of targets={listing(targets)}: no layer is left for an adapter. Name others.")
+        raise ValueError(
+            f"train has all of targets={listing([*targets])}: no layer is left for an adapter. Name others."
+        )
     return {name: able[name] for name in chosen}
 
 
@@ -333,7 +336,7 @@ def eomt_optimizer(recipe: Any, model: Any, steps: int, **common: Any) -> TwoSta
     recipe = recipe.replace(steps=steps)  # which may shorten the warm-ups
     decay = {"decay": recipe.schedule, "end": recipe.end, "power": recipe.power}
     head = WarmupDecay(recipe.learning_rate, steps, warmup_steps=recipe.warmup_steps, **decay)
-    delay, warmup = head.warmup_steps, recipe.backbone_warmup_steps
+    delay, warmup = int(head.warmup_steps), recipe.backbone_warmup_steps
     backbone = WarmupDecay(recipe.learning_rate, steps - delay, warmup_steps=warmup, delay=delay, **decay)
     optimizer = TwoStageAdamW(
         **common | {"learning_rate": head},

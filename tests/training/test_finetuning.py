@@ -241,7 +241,9 @@ WRONG = {
         new_model(channels=1), (IMAGES[0][..., :1], IMAGES[1]), RECIPE, objective="masked_patches"
     ),
     "A run has no argument stepz=.*. Did you mean 'steps'": lambda: finetune(new_model(), stepz=2),
-    "name of a recipe must be a str": lambda: training.finetune_segmentation(new_model(), IMAGES, {"steps": 1}),
+    "name must be a string, but dict was given": lambda: training.finetune_segmentation(
+        new_model(), IMAGES, {"steps": 1}
+    ),
     "must be a list of Keras callbacks": lambda: finetune(new_model(), callbacks=EarlyStopping()),
     "the recipe sets the learning rate": lambda: finetune(new_model(), callbacks=[LearningRateScheduler(len)]),
     "ModelCheckpoint, which would store": lambda: finetune(
