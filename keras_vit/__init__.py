@@ -2,8 +2,7 @@
 
 import sys
 
-from keras_vit._backend import choose_backend
-from keras_vit._names import IS_PROGRAM, import_all, lazy_names
+from keras_vit._importing import IS_PROGRAM, choose_backend, import_all, lazy_names
 
 __getattr__ = lazy_names(__name__)
 

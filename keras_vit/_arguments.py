@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, Union
 import ml_dtypes  # noqa: F401 (makes NumPy know the name "bfloat16")
 import numpy as np
 
-from keras_vit._names import pip_install
+from keras_vit._importing import pip_install
 
 if TYPE_CHECKING:
     import keras

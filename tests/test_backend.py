@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from keras_vit import _backend
+from keras_vit import _importing
 
 pytestmark = pytest.mark.once
 
@@ -22,8 +22,8 @@ def chosen(monkeypatch, tmp_path):
             monkeypatch.setenv("KERAS_BACKEND", variable)
         if file is not None:
             (tmp_path / "keras.json").write_text(file)
-        monkeypatch.setattr(_backend.importlib.util, "find_spec", lambda name: name in installed or None)
-        _backend.choose_backend()
+        monkeypatch.setattr(_importing.importlib.util, "find_spec", lambda name: name in installed or None)
+        _importing.choose_backend()
         return os.environ.get("KERAS_BACKEND")
 
     yield choose

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from keras_vit._names import DISTRIBUTION
+from keras_vit._importing import DISTRIBUTION
 from tests.processes import environment
 
 pytestmark = pytest.mark.once

@@ -13,9 +13,8 @@ from typing import Annotated, Any, Literal, TypedDict
 from cyclopts import Parameter
 
 from keras_vit._arguments import printable
-from keras_vit._backend import choose_backend
 from keras_vit._files import check_folder
-from keras_vit._names import IS_PROGRAM
+from keras_vit._importing import IS_PROGRAM, choose_backend
 from keras_vit.cli.program import TRACEBACK, only_for
 
 BATCH = 32  # pictures that are in memory at a time

@@ -1,5 +1,5 @@
 """Labelled images from anywhere, as batches: folders, arrays, tensorflow-datasets, other people's pipelines."""
 
-from keras_vit._names import lazy_names
+from keras_vit._importing import lazy_names
 
 __getattr__ = lazy_names(__name__)

@@ -4,7 +4,7 @@ import sys
 import types
 from typing import Any
 
-from keras_vit._names import lazy_names
+from keras_vit._importing import lazy_names
 
 __getattr__ = lazy_names(__name__)
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from keras_vit._names import lazy_names
+from keras_vit._importing import lazy_names
 
 _names = lazy_names(__name__)
 

@@ -1,5 +1,5 @@
 """Models as functions of one config, and the table of variants."""
 
-from keras_vit._names import lazy_names
+from keras_vit._importing import lazy_names
 
 __getattr__ = lazy_names(__name__)

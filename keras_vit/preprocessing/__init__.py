@@ -5,7 +5,7 @@ That of the official checkpoints is `load_image`, then `preprocess_input`: decod
 antialiasing straight to the model's size, map 0..255 to [-1, 1]. Only reading files needs Pillow.
 """
 
-from keras_vit._names import imported_names as _imported_names
+from keras_vit._importing import imported_names as _imported_names
 from keras_vit.interpolation import FILTERS as FILTERS
 from keras_vit.preprocessing.applications import LABEL_SETS as LABEL_SETS
 from keras_vit.preprocessing.applications import LabelSet as LabelSet
