@@ -5,7 +5,7 @@ import dataclasses
 import math
 import operator
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -77,6 +77,11 @@ class Row:
         if self.axes is None:
             return weight.reshape(shape)
         return weight.reshape([shape[axis] for axis in self.axes]).transpose(np.argsort(self.axes))
+
+
+def prefixed(start: str, rows: Iterable[Row]) -> list[Row]:
+    """Returns the rows with `start` before the name of each array."""
+    return [dataclasses.replace(row, name=f"{start}{row.name}") for row in rows]
 
 
 @dataclasses.dataclass(frozen=True)

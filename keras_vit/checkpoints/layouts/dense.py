@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from keras_vit._arguments import printable
-from keras_vit.checkpoints.accounting import Layout, Notice, Plan, Row, having, shape_of, with_grid
+from keras_vit.checkpoints.accounting import Layout, Notice, Plan, Row, having, prefixed, shape_of, with_grid
 from keras_vit.checkpoints.files import Sidecars
 from keras_vit.checkpoints.layouts import huggingface, jsons, timm
 from keras_vit.checkpoints.layouts.jsons import Fields
@@ -305,12 +305,8 @@ def _backbone(arrays: dict[str, StoredArray], sidecars: Sidecars, start: str, is
     return dataclasses.replace(
         found,
         arrays={f"{start}{name}": array for name, array in found.arrays.items()},
-        layout=dataclasses.replace(inner, rows=lambda vit: _after(start, inner.rows(vit))),
+        layout=dataclasses.replace(inner, rows=lambda vit: prefixed(start, inner.rows(vit))),
     )
-
-
-def _after(start: str, rows: list[Row]) -> list[Row]:
-    return [dataclasses.replace(row, name=f"{start}{row.name}") for row in rows]
 
 
 def _range(is_dinov2: bool, sidecars: Sidecars) -> tuple[Fields, list[Notice]]:
@@ -376,7 +372,7 @@ def _needs(config: DPTConfig) -> dict[str, tuple[Any, ...]]:
 
 def _written_rows(config: DPTConfig) -> list[Row]:
     names = DPT_NAMES["transformers"]
-    return _after(names["backbone"], huggingface.LAYOUT.rows(config.backbone)) + _dpt_rows(config, names)
+    return prefixed(names["backbone"], huggingface.LAYOUT.rows(config.backbone)) + _dpt_rows(config, names)
 
 
 def _rewritten(config: DPTConfig, read: Callable[[str], Any]) -> tuple[DPTConfig, dict[str, Any]]:

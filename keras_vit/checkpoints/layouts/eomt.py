@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from keras_vit._arguments import printable
-from keras_vit.checkpoints.accounting import TABLE, Layout, Plan, Row, depth_of, having, shape_of
+from keras_vit.checkpoints.accounting import TABLE, Layout, Plan, Row, depth_of, having, prefixed, shape_of
 from keras_vit.checkpoints.files import Sidecars
 from keras_vit.checkpoints.layouts import huggingface, jsons, pytorch
 from keras_vit.checkpoints.layouts.jsons import Fields, Key, preparation
@@ -81,8 +81,8 @@ _UNUSED = r"(network\.)?criterion\..*|network\.encoder\.pixel_(mean|std)|rope_em
 
 
 def _rows(config: EoMTConfig, family: Family, names: Mapping[str, str]) -> list[Row]:
-    width, backbone = config.backbone.width, pytorch.trunk_rows(config.backbone, family)
-    rows = [dataclasses.replace(row, name=f"{family.module}{row.name}") for row in backbone]
+    width = config.backbone.width
+    rows = prefixed(family.module, pytorch.trunk_rows(config.backbone, family))
     rows.append(Row(names["queries"], "queries/tokens", (config.queries, width)))
     rows += linear(names["class_head"], "class_head", config.classes + 1, width)
     for part in ("mask_head/fc1", "mask_head/fc2", "mask_head/fc3"):

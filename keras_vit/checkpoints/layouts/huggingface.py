@@ -9,7 +9,7 @@ import re
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from keras_vit.checkpoints.accounting import Layout, Notice, Plan, Row, shape_of, with_prefix_positions
+from keras_vit.checkpoints.accounting import Layout, Notice, Plan, Row, prefixed, shape_of, with_prefix_positions
 from keras_vit.checkpoints.files import Sidecars
 from keras_vit.checkpoints.layouts import jsons, pytorch, tips
 from keras_vit.checkpoints.layouts.jsons import HALF, Fields, Key, as_is, preparation
@@ -174,7 +174,7 @@ def _rows(config: ViTConfig, family: Family | None) -> list[Row]:
         rows += pytorch.attention_pooling(config, "head.probe", "head.attention.out_proj", "head.layernorm", mlp)
     if config.representation_size:
         rows += linear("pooler.dense", "pre_logits", config.representation_size, width)
-    rows = [dataclasses.replace(row, name=f"{module}{row.name}") for row in rows]
+    rows = prefixed(module, rows)
     if config.projection:
         shape = (config.projection, width)
         rows.append(Row("visual_projection.weight", "projection/kernel", shape, pytorch.LINEAR))

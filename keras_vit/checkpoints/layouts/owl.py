@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_vit.checkpoints.accounting import Layout, Plan, Row, depth_of, having, renamed, shape_of
+from keras_vit.checkpoints.accounting import Layout, Plan, Row, depth_of, having, prefixed, renamed, shape_of
 from keras_vit.checkpoints.files import Sidecars
 from keras_vit.checkpoints.layouts import huggingface, pytorch
 from keras_vit.checkpoints.layouts.jsons import CLIP, mapping, preparation, value_in, written, written_preprocessor
@@ -43,8 +43,7 @@ def prefix_of(config: DetectorConfig) -> str:
 def rows(config: DetectorConfig) -> list[Row]:
     """Returns the rows of image tower and heads in transformers' names; the classes are not in a file."""
     width, tower = config.backbone.width, f"{prefix_of(config)}.vision_model."
-    trunk = pytorch.trunk_rows(config.backbone, _FAMILY)
-    found = [dataclasses.replace(row, name=f"{tower}{row.name}") for row in trunk]
+    found = prefixed(tower, pytorch.trunk_rows(config.backbone, _FAMILY))
     found += norm("layer_norm", "head/norm", width)
     found += linear("class_head.dense0", "head/embed", config.embedding, width)
     for part in ("logit_shift", "logit_scale"):

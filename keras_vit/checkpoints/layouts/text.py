@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from keras_vit._arguments import printable
-from keras_vit.checkpoints.accounting import TABLE, Layout, Notice, Plan, Row, depth_of, shape_of
+from keras_vit.checkpoints.accounting import TABLE, Layout, Notice, Plan, Row, depth_of, prefixed, shape_of
 from keras_vit.checkpoints.files import Sidecars
 from keras_vit.checkpoints.layouts import clip, flax, huggingface, pytorch
 from keras_vit.checkpoints.layouts.jsons import Key, check_sizes, fields_in, mapping, value_in
@@ -120,9 +120,7 @@ def _rows(config: TextConfig, names: Names, projection_is_linear: bool = False) 
         end = [Row(names.projection, "projection/kernel", (width, config.projection))]
     elif config.projection:
         end = linear(names.projection, "projection", config.projection, width, config.projection_bias)
-    if not names.outside:
-        rows, end = rows + end, []
-    return [dataclasses.replace(row, name=f"{names.module}{row.name}") for row in rows] + end
+    return prefixed(names.module, rows) + end if names.outside else prefixed(names.module, rows + end)
 
 
 def plan_of_text(file: Mapping[str, StoredArray], sidecars: Sidecars) -> tuple[Plan, Names]:
