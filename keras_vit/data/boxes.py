@@ -15,7 +15,16 @@ from keras_vit._options import OneOf, Part, Share, option, refuse
 from keras_vit.data.augmentation import IMAGE, Draw, PictureAugmentation, Transform
 from keras_vit.data.coco import box_targets, pictures_by_name, read_annotation
 from keras_vit.data.examples import check_folder, folders_of_splits, is_pipeline
-from keras_vit.data.masks import AnnotatedPictures, Targets, from_pipeline, in_memory, names_beside, opened, with_tests
+from keras_vit.data.masks import (
+    AnnotatedPictures,
+    Targets,
+    from_pipeline,
+    in_memory,
+    names_beside,
+    of_folders,
+    opened,
+    with_splits,
+)
 from keras_vit.data.random_operations import inception_box
 from keras_vit.data.tables import Cells, check_columns, read_columns, splits_of
 from keras_vit.preprocessing.images import DETECTOR_PICTURES, detector_pixels
@@ -32,8 +41,7 @@ class BoxedImages(AnnotatedPictures):
         examples: The pictures and the sources of their boxes; None for a pipeline.
         classes: Number of classes.
         class_names: Names of the classes, in order; None if they have no names.
-        tests: The pictures of the validation split, or of the only other split; None if there is no split.
-        test_split: Function that returns the pictures of the test split, if there is a validation split as well.
+        splits: Functions that return the data of each split, by its name; empty if there are no splits.
         pipeline: The data set or loader of another library that was given; None for other data.
         whole: None, because `examples` includes pictures without a box.
         task: Empty, because boxes have only one task.
@@ -155,12 +163,13 @@ def _coco(folder: Path, file: Path, names: Sequence[str] | None) -> BoxedImages:
 def _folders(root: Path, names: Sequence[str] | None) -> BoxedImages:
     check_folder(root, "pictures")
     folders = {"train": root} | folders_of_splits(root)
-    files = {name: found for name, path in folders.items() if (found := [*path.glob("*.json")])}
+    files = {path: found for path in folders.values() if (found := [*path.glob("*.json")])}
     if not files or any(len(found) > 1 for found in files.values()):
         names_found = listing([path.name for of in files.values() for path in of])
         found = f"but it has {names_found or 'none'}. Pass annotations=FILE."
         raise ValueError(f"{printable(root)} must have one .json file with the boxes, itself or in each split, {found}")
-    return with_tests(lambda found, names: _coco(found[0].parent, found[0], names), files, names)
+    folders = {name: path for name, path in folders.items() if path in files}
+    return of_folders(lambda path, names: _coco(path, files[path][0], names), root, folders, names)
 
 
 def _table(source: Any, names: Sequence[str] | None, file: str, label: str) -> BoxedImages:
@@ -189,18 +198,15 @@ def _table(source: Any, names: Sequence[str] | None, file: str, label: str) -> B
     if in_two:
         raise ValueError(f"{where} has rows of {printable(in_two[0])} in two splits. Give them the same split.")
 
-    def of_split(split: str) -> BoxedImages | None:
+    def of_split(split: str) -> BoxedImages:
         paths = [path for path, place in places.items() if place == split]
         chosen = [notes[path] for path in paths]
         examples = opened(paths, chosen, _of_rows, [path.name for path in paths], chosen)
-        return BoxedImages(examples=examples, classes=len(known), class_names=known) if paths else None
+        return BoxedImages(examples=examples, classes=len(known), class_names=known)
 
-    train, validation, test = (of_split(split) for split in ("train", "validation", "test"))
-    found = [part for part in (train, validation, test) if part is not None]
-    if len(found) == 1:
-        return found[0]
-    later = None if validation is None or test is None else lambda: test
-    return dataclasses.replace(found[0], tests=validation or test, test_split=later)
+    there = [split for split in ("train", "validation", "test") if split in places.values()]
+    named = there if "split" in columns else []
+    return with_splits(of_split(there[0]), {split: functools.partial(of_split, split) for split in named})
 
 
 def _of_rows(rows: Sequence[tuple[int, list[float]]], pixels: np.ndarray, name: str) -> dict[str, Any]:

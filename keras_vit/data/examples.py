@@ -457,7 +457,7 @@ def pick_split(source: Mapping[str, Any], split: str) -> Any:
     """
     names = _splits(source, "data")
     if split not in names:
-        raise ValueError(f"data has no split {split!r}, only {list(source)}. Pass a dict with 'train' and 'test'.")
+        raise ValueError(f"data has no split {split!r}, only {list(source)}. Name one of these, or add it.")
     return source[names[split]]
 
 

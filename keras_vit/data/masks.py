@@ -93,8 +93,7 @@ class AnnotatedPictures(Annotated):
     """Pictures with segments or boxes, whose targets are dicts with labels."""
 
     examples: base.Examples | None = dataclasses.field(default=None, repr=False)
-    tests: Any = dataclasses.field(default=None, repr=False)
-    test_split: Callable[[], Any] | None = dataclasses.field(default=None, repr=False)  # where it is not `tests`
+    splits: Mapping[str, Callable[[], Any]] = dataclasses.field(default_factory=dict, repr=False)
     whole: base.Examples | None = dataclasses.field(default=None, repr=False)
 
     @property
@@ -105,7 +104,17 @@ class AnnotatedPictures(Annotated):
     @property
     def has_test_split(self) -> bool:
         """Whether there are pictures to evaluate on."""
-        return self.tests is not None
+        return base.has_test_split(self.splits)
+
+    @property
+    def tests(self) -> Self | None:
+        """The pictures of the validation split, or of the only split beside the training pictures; None without one."""
+        return self.of_split("validation") if self.has_test_split else None
+
+    def of_split(self, split: str) -> Self:
+        """Returns the data of a split, the data itself if it has no splits; ValueError if it has only other splits."""
+        make = base.pick_split(self.splits, split) if self.splits else None
+        return self if make is None or split == "train" else make()
 
     def read(self, i: int) -> tuple[np.ndarray, Targets]:
         """Returns the pixels of picture `i`, uint8 `(height, width, 3)`, and its targets, a dict of arrays."""
@@ -118,11 +127,10 @@ class AnnotatedPictures(Annotated):
 
     def in_order(self, names: Sequence[str] | None) -> Self:
         found = super().in_order(names)
-        if found is self or self.tests is None:
+        if found is self:
             return found
-        last = self.test_split
-        later = None if last is None else lambda: last().in_order(names)
-        return dataclasses.replace(found, tests=self.tests.in_order(names), test_split=later)
+        ordered = {split: lambda make=make: make().in_order(names) for split, make in self.splits.items()}
+        return dataclasses.replace(found, splits=ordered)
 
     def with_classes(self, classes: int | None, names: tuple[str, ...] | None) -> Self:
         """Returns the data with classes that the user gave; ValueError if their number differs from the data's."""
@@ -134,8 +142,7 @@ class AnnotatedPictures(Annotated):
 
     def examples_of(self, split: str) -> base.Examples:
         """Returns the pictures of a split; all of them if there are no splits."""
-        chosen = self if split == "train" or self.tests is None else self.tests
-        chosen = chosen if split != "test" or self.test_split is None else self.test_split()
+        chosen = self.of_split(split)
         return dataclasses.replace(
             chosen.examples if split == "train" or chosen.whole is None else chosen.whole,
             kind=f"{self.task} {self.target}".strip(),
@@ -216,18 +223,22 @@ def from_pipeline(kind: Any, source: Any, classes: int | None, names: tuple[str,
     return kind(classes=classes, class_names=names, pipeline=source, **fields)
 
 
-def with_tests(
-    read: Callable[[Any, Any], Any], splits: Mapping[str, Any], names: Sequence[str] | None, split: str = "train"
+def of_folders(
+    read: Callable[[Path, Any], Any], root: Path, folders: Mapping[str, Path], names: Sequence[str] | None
 ) -> Any:
-    """Returns what `read` makes of a split, with the classes of the training pictures; of these with `tests`."""
-    train = read(base.pick_split(splits, "train"), names)
-    if len(splits) == 1:
+    """Returns what `read` makes of the training folder, with the other splits, which have the same classes."""
+    train = read(base.pick_split(folders, "train"), names)
+    if [*folders.values()] == [root]:
         return train
-    if split != "train":
-        return read(base.pick_split(splits, split), train.class_names)
-    validation, test = (base.pick_split(splits, name) for name in ("validation", "test"))
-    later = None if test is validation else lambda: read(test, train.class_names)
-    return dataclasses.replace(train, tests=read(validation, train.class_names), test_split=later)
+    return with_splits(train, {split: functools.partial(read, folders[split], train.class_names) for split in folders})
+
+
+def with_splits(data: Any, splits: Mapping[str, Callable[[], Any]]) -> Any:
+    """Returns data with the functions that make its splits; that to evaluate on is made at once, others when needed."""
+    found = dataclasses.replace(data, splits={split: functools.cache(make) for split, make in splits.items()})
+    if found.has_test_split:
+        found.of_split("validation")
+    return found
 
 
 def as_bytes(picture: np.ndarray) -> np.ndarray:
@@ -275,10 +286,14 @@ class MaskedImages(Annotated):
     @property
     def has_test_split(self) -> bool:
         """Whether the source has a test or validation split; OSError if its folder is missing."""
+        return base.has_test_split(dict.fromkeys(self.splits))
+
+    @property
+    def splits(self) -> tuple[str, ...]:
+        """The names of the source's splits, empty if it has none; OSError if its folder is missing."""
         if isinstance(self.source, LabelTable):
-            return self.source.has_test_split
-        names = self.source if isinstance(self.source, Mapping) else _split_folders(self.source)
-        return any(place is not None and place[0] != "train" for place in map(base.split_of, names))
+            return tuple(dict.fromkeys(self.source.splits or ()))
+        return tuple(self.source if isinstance(self.source, Mapping) else _split_folders(self.source))
 
     def checked(self, mask: Any, size: tuple[int, ...], name: str) -> np.ndarray:
         """Returns a mask as int32 class numbers and `ignore`.
@@ -452,6 +467,9 @@ def open_masks(
         raise TypeError("An iterator can be read only once. Pass its source instead: a data set, or a list.")
     if pipeline is not None and classes is None:
         raise ValueError(NO_CLASSES)
+    if pipeline is None and classes is not None:  # what is missing is said here
+        there = base.names_of_splits(dict.fromkeys(data.splits))
+        data.examples_of("test" if there and "train" not in there else "train")
     if classes is None:
         seen = data.numbers_seen() - {ignore}
         if not seen:

@@ -36,8 +36,7 @@ class SegmentedImages(annotated.AnnotatedPictures):
         task: `"semantic"`, `"panoptic"` or `"instance"`.
         numbers: The new number of each class after `in_order`; None if the numbers have not changed.
         stuff: Numbers of the classes without single objects (sky, grass), if the data has them.
-        tests: The pictures of the validation split, or of the only other split; None if there is no split.
-        test_split: Function that returns the pictures of the test split, if there is a validation split as well.
+        splits: Functions that return the data of each split, by its name; empty if there are no splits.
         pipeline: The data set or loader of another library that was given; None for other data.
         masks: The semantic masks that segments are made from; None if the data has segments.
         whole: All pictures, with and without instances, for evaluation; None if every picture has one.
@@ -121,7 +120,10 @@ def open_segments(
     elif isinstance(source, (str, os.PathLike)) and (Path(source) / "annotations_instance").is_dir():
         kind, make = "ADE20K's folder", lambda: _ade20k(Path(source), split)
     elif folders:
-        kind, make = _INSTANCES[len(folders) > 1], lambda: annotated.with_tests(_instances, folders, listed, split)
+        kind, make = (
+            _INSTANCES[Path(source) not in folders.values()],
+            lambda: _instance_splits(source, folders, listed, split),
+        )
     elif _yields_targets(source):
         kind = "pipelines of masks with labels"
         make = functools.partial(annotated.from_pipeline, SegmentedImages, source, count, names, task="instance")
@@ -162,10 +164,9 @@ def _semantic(masks: annotated.MaskedImages, split: str) -> SegmentedImages:
     load = examples.load if examples.in_files else lambda picture: annotated.as_bytes(examples.load(picture))
     annotate = functools.partial(_of_mask, examples.annotate, masks.ignore)
     found = dataclasses.replace(found, examples=dataclasses.replace(examples, load=load, annotate=annotate))
-    if split != "train" or not masks.has_test_split:
-        return found
-    return dataclasses.replace(
-        found, tests=_semantic(masks, "validation"), test_split=functools.partial(_semantic, masks, "test")
+    splits = masks.splits if split == "train" else ()
+    return annotated.with_splits(
+        found, {name: functools.partial(_semantic, masks, base.split_of(name)[0]) for name in splits}
     )
 
 
@@ -211,10 +212,9 @@ def _ade20k(root: Path, split: str) -> SegmentedImages:
     pairs = list(zip(semantic.examples.notes, files, strict=True))
     annotate = functools.partial(_ade20k_targets, semantic.examples.annotate)
     examples = dataclasses.replace(semantic.examples, notes=pairs, annotate=annotate)
-    others = {}
-    if semantic.tests:
-        others = {"tests": _ade20k(root, "validation"), "test_split": functools.partial(_ade20k, root, "test")}
-    return dataclasses.replace(semantic, examples=examples, task="panoptic", stuff=known.stuff, masks=None, **others)
+    found = dataclasses.replace(semantic, examples=examples, task="panoptic", stuff=known.stuff, masks=None)
+    splits = {name: functools.partial(_ade20k, root, base.split_of(name)[0]) for name in semantic.splits}
+    return annotated.with_splits(found, splits)
 
 
 def _ade20k_targets(
@@ -242,6 +242,11 @@ def _instance_folders(source: Any) -> dict[str, Path]:
     root = Path(source)
     folders = {"train": root} if (root / "instances").is_dir() else base.folders_of_splits(root)
     return {name: folder for name, folder in folders.items() if (folder / "instances").is_dir()}
+
+
+def _instance_splits(root: Any, folders: Mapping[str, Path], names: Any, split: str) -> SegmentedImages:
+    found = annotated.of_folders(_instances, Path(root), folders, names)
+    return found if split == "train" else found.of_split(split)
 
 
 def _instances(folder: Path, names: Sequence[str] | None) -> SegmentedImages:

@@ -227,10 +227,9 @@ def whole_pictures(
     processes = connect(distribution)
     with contextlib.ExitStack() as stack:
         if not isinstance(data, ImageStream):
-            has_masks = data.target == "mask"
             images = open_data(
                 data.in_order(config.class_names),
-                split="train" if has_masks and not data.has_test_split else "test",
+                split="train" if data.splits and not data.has_test_split else "test",
                 image_size=config.image_size,
                 channels=config.channels,
                 batch_size=processes.count,

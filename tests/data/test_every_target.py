@@ -255,10 +255,10 @@ def test_arrays_that_are_scaled_already_are_refused(target):
 SPLITS = {"train": 3, "val": 2, "test": 1}
 
 
-def three_splits(root, target):
-    """What has a folder, or rows of a table, for training, validation and test: 3, 2 and 1 pictures."""
+def with_splits(root, target, splits=SPLITS):
+    """What has a folder, or rows of a table, for some splits, each with a number of pictures."""
     rows, mask = ["file,label,left,top,right,bottom,split"], np.ones((18, 20), "uint8")
-    for split, count in SPLITS.items():
+    for split, count in splits.items():
         about = {"images": [], "annotations": [], "categories": [{"id": 1, "name": "a"}]}
         for i in range(count):
             name = f"{split}/images/{i}.png"
@@ -283,8 +283,12 @@ def three_splits(root, target):
 
 @pytest.mark.parametrize("target", ["masks", "segments of masks", "instances", "boxes", "table"])
 def test_a_split_is_the_one_that_is_named(tmp_path, target):
-    source = three_splits(tmp_path, target)
+    source = with_splits(tmp_path / "three", target)
     for one in (source, source.in_order(["b", *(source.class_names or ("a",))])):
         for split, name in (("train", "train"), ("validation", "val"), ("test", "test")):
             with data.open_data(one, split=split, image_size=16, batch_size=1, shuffle=False) as stream:
                 assert stream.steps_per_epoch == SPLITS[name], split
+    one = with_splits(tmp_path / "one", target, {"train": 3})
+    for split in ("validation", "test"):
+        with pytest.raises(ValueError, match=f"no split '{split}', only .'train'"):
+            data.open_data(one, split=split, image_size=16, batch_size=1)

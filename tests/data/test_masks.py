@@ -131,6 +131,14 @@ FAULTS = {
 }
 
 
+def test_a_source_without_masks_is_refused_when_it_is_opened(tmp_path):
+    write(tmp_path, pictures()[0], [])
+    with pytest.raises(FileNotFoundError, match="no folder .*masks with the masks"):
+        open_masks(tmp_path, classes=3)
+    with pytest.raises(TypeError, match="data must be a folder of images/ and masks/"):
+        open_masks({"test": 3}, classes=3)
+
+
 @pytest.mark.parametrize("fault", FAULTS)
 def test_what_is_wrong_with_a_mask_is_said(tmp_path, fault):
     (images, masks), (change, message) = pictures(), FAULTS[fault]

@@ -353,8 +353,8 @@ def test_classes_in_the_order_of_a_model():
     """Labels, stuff, pictures without instances and test pictures are numbered as the model numbers its classes."""
     pictures, targets = scenes(2)
     targets[1] = {"masks": np.zeros((0, *pictures[1].shape[:2])), "labels": []}
-    source = data.open_segments((pictures, targets), class_names=["sky", "cat"])
-    source = dataclasses.replace(source, stuff=(0,), tests=source)
+    tests = dataclasses.replace(data.open_segments((pictures, targets), class_names=["sky", "cat"]), stuff=(0,))
+    source = dataclasses.replace(tests, splits={"train": lambda: tests, "val": lambda: tests})
     found = source.in_order(["cat", "dog", "sky"])
     expected = [[2, 0][label] for label in targets[0]["labels"]]
     assert found.classes == 3 and found.stuff == (2,) and found.tests.class_names == ("cat", "dog", "sky")
