@@ -10,7 +10,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from keras_vit._terminal import ProgressBar, Table
 from keras_vit.checkpoints.files import read_npz, write_npz
 from keras_vit.data import Batches
 from keras_vit.training.distribution import UNSHARED, Batch, Sharing, randomness_of_process, share_state, state_of
+from keras_vit.training.recipes import Recipe, build_schedule
 
 _ABOUT = "about"  # the array of a checkpoint that holds JSON: the log, and whether the run was over
 _CHECKPOINT = re.compile(r"step-(\d+)\.npz")
@@ -65,19 +66,20 @@ def check_callbacks(callbacks: Any, averages: bool) -> None:
 class Loop:
     """How a compiled model is trained: for how long, on what it is evaluated, and where that is kept."""
 
-    steps: int  # updates in all, those before a kill included
+    recipe: Recipe
     every: int  # updates between two evaluations and checkpoints
-    batches_per_step: int = 1  # the optimizer's `gradient_accumulation_steps`
     validation: Any = None  # `FilledBatches`, or what has such an `evaluate(model)`
     picture: Path | None = None  # the file in which `validation` draws at each evaluation what was found
     folder: "RunFolder | None" = None  # where checkpoints lie
-    schedule: Callable[[int], Any] | None = None  # from the number of an update to its learning rate, for the log
     title: str = "training"  # beside the progress bar
     verbose: bool = True  # whether there is one
     sharing: Sharing = UNSHARED  # how each batch is divided
     batch_size: int = 1  # of whole batches, where several processes share them
-    keep: str = "last"  # which weights the run returns, as `patience` see `Recipe`
-    patience: int | None = None
+
+    @property
+    def steps(self) -> int:
+        """Updates in all, those before a kill included."""
+        return self.recipe.total_steps()
 
     def train(self, model: keras.Model, batch: Batch, callbacks: Sequence[keras.callbacks.Callback] = ()) -> Table:
         """Trains a compiled model, from the folder's newest checkpoint on if there is one."""
@@ -90,11 +92,11 @@ class Loop:
             recorder = _Recorder(self, start, log)
             with recorder.bar, randomness_of_process(model, self.sharing.processes):
                 recorder.bar.update(start)
-                if start < self.steps and not _out_of_patience(log, self.patience):
+                if start < self.steps and not _out_of_patience(log, self.recipe.patience):
                     self._fit(model, batch, start, recorder, callbacks)
                 else:  # it was killed after its last checkpoint
                     model.optimizer.finalize_variable_values(model.trainable_variables)
-            if self.keep == "best" and not log[-1].get("kept"):
+            if self.recipe.keep == "best" and not log[-1].get("kept"):
                 self._take_best(model, log, recorder.best_state)
             if self.folder:  # with what callbacks and averages made of the weights
                 self.folder.save(model, recorder.step, log, finished=True)
@@ -119,13 +121,14 @@ class Loop:
         callbacks: Sequence[keras.callbacks.Callback],
     ) -> None:
         """Trains from step `start` on with one `fit`, and marks in the log what callbacks of the user restored."""
-        numbers = range(start * self.batches_per_step, self.steps * self.batches_per_step)
+        per_step = self.recipe.accumulate  # batches
         together = _StopTogether(self.sharing.processes)
+        numbers = range(start * per_step, self.steps * per_step)
         batches = Batches(functools.lru_cache(2)(batch), numbers)  # Keras looks at the first two before it takes them
         with batches.own_errors():
             model.fit(
                 batches,
-                steps_per_epoch=self.every * self.batches_per_step,
+                steps_per_epoch=self.every * per_step,
                 initial_epoch=start // self.every,
                 epochs=start // self.every + math.ceil((self.steps - start) / self.every),
                 shuffle=False,
@@ -154,6 +157,7 @@ class _Recorder(keras.callbacks.Callback):
     def __init__(self, loop: Loop, step: int, log: Table) -> None:
         super().__init__()
         self.loop, self.step, self.log = loop, step, log
+        self.schedule = build_schedule(loop.recipe)
         self.bar = ProgressBar(loop.title, loop.steps, shown=loop.verbose, stays=True)
         self.best_state: list[np.ndarray] | None = None  # where there is no folder with it
         self._batches = 0
@@ -162,7 +166,7 @@ class _Recorder(keras.callbacks.Callback):
     def on_train_batch_end(self, number: int, logs: Any = None) -> None:
         """Counts a batch, and ends `fit` after the last update, also where `every` does not divide them."""
         self._batches += 1
-        if self._batches % self.loop.batches_per_step == 0:
+        if self._batches % self.loop.recipe.accumulate == 0:
             self.step += 1
             self.bar.advance()
         self.model.stop_training |= self.step == self.loop.steps
@@ -175,16 +179,17 @@ class _Recorder(keras.callbacks.Callback):
             raise FloatingPointError(self._advice(logs["loss"]))
         if loop.validation is not None:
             logs |= _evaluate(self.model, loop.validation, loop.picture)
-        rate = {} if loop.schedule is None else {"learning_rate": float(loop.schedule(max(self.step - 1, 0)))}
-        log.append({"step": self.step, **logs, **rate, "seconds": time.perf_counter() - self._begun})
-        if loop.keep == "best":
+        rate = float(self.schedule(max(self.step - 1, 0)))
+        seconds = time.perf_counter() - self._begun
+        log.append({"step": self.step, **logs, "learning_rate": rate, "seconds": seconds})
+        if loop.recipe.keep == "best":
             _mark_kept(log)
             if log[-1]["kept"] and not loop.folder and loop.sharing.processes.first:
                 values = (keras.ops.convert_to_numpy(variable.value) for variable in state_of(self.model))
                 self.best_state = [np.copy(value) for value in values]
         if loop.folder:
             loop.folder.save(self.model, self.step, log)
-        self.model.stop_training |= _out_of_patience(log, loop.patience)
+        self.model.stop_training |= _out_of_patience(log, loop.recipe.patience)
         noted = [f"{name} {logs[share]:.1%}" for share, (name, _) in _SHARES.items() if share in logs]
         if "rank" in logs:  # of embeddings: whether they collapse
             noted += [f"rank {logs['rank']:.1f}"]

@@ -550,19 +550,15 @@ def fit(run: Run, trained: keras.Model, batch: Batch, folder: RunFolder | None, 
     if folder and task.picture and run.sharing.processes.first and importlib.util.find_spec("matplotlib") is not None:
         picture = folder.path / task.picture
     loop = Loop(
-        steps=recipe.steps,
+        recipe=recipe,
         every=run.every,
-        batches_per_step=recipe.accumulate,
         validation=None if run.tests is None else task.measure(run),
         picture=picture,
         folder=folder,
-        schedule=build_schedule(recipe),
         title=task.title,
         verbose=verbose,
         sharing=run.sharing,
         batch_size=images.batch_size,
-        keep=recipe.keep,
-        patience=recipe.patience,
     )
     batch = run.sharing.training_batches(batch, images.batch_size)
     return loop.train(trained, batch, run.given.settings.callbacks)

@@ -63,49 +63,40 @@ def tune(folder, output, **options):
     }
 
 
+def tune_dense(folder, images, recipe, **options):
+    keras.utils.set_random_seed(3)  # of the new weights
+    options = {"batch_size": 4, "image_size": 16, "learning_rate": 1e-3, "every": 1, "verbose": False} | options
+    source = os.path.join(folder, "start.keras")
+    done = training.train(source, images, recipe, steps=3, warmup_steps=0, **options)
+    # The gradients of biases of keys are 0, but for rounding, which Adam enlarges to whole steps.
+    kept = [weight for weight in done.model.weights if not weight.path.endswith("key/bias")]
+    weights = [float(np.abs(keras.ops.convert_to_numpy(w)).sum()) for w in kept]
+    losses = [row["loss"] for row in done.log]
+    return {"losses": losses, "mean_iou": done.mean_iou, "ap": done.ap, "weights": weights}
+
+
 def tune_masks(folder, output=None):
     """The same of a linear head for masks, whose batch normalisation sees the whole batch."""
-    recipe = training.recipe("segmentation/dinov2_linear")
-    recipe = recipe.replace(steps=3, warmup_steps=0, batch_size=4, image_size=16, learning_rate=0.01)
-    options = {"every": 1, "verbose": False, "validation": make_scenes(3, 16, 1), "output": output}
-    source = os.path.join(folder, "start.keras")
-    done = training.finetune_segmentation(source, make_scenes(9, 16), recipe, **options)
-    weights = [float(np.abs(keras.ops.convert_to_numpy(w)).sum()) for w in done.model.weights]
-    return {"losses": [row["loss"] for row in done.log], "mean_iou": done.mean_iou, "weights": weights}
+    options = {"learning_rate": 0.01, "validation": make_scenes(3, 16, 1), "output": output}
+    return tune_dense(folder, make_scenes(9, 16), "segmentation/dinov2_linear", **options)
 
 
 def tune_segments(folder):
     """The same of an EoMT, of which the processes have other numbers of segments; batches have to be divisible."""
-    recipe = training.recipe("segmentation/eomt_coco_panoptic_base").replace(
-        **{"steps": 3, "warmup_steps": 0, "backbone_warmup_steps": 0, "batch_size": 4, "image_size": 16},
-        **{"queries": 5, "points": 32, "learning_rate": 1e-3},
-    )
     masks = np.random.default_rng(1).random((8, 6, 16, 16)) < 0.3
     targets = [{"masks": m[: 1 + i % 6], "labels": np.arange(1 + i % 6) % 3} for i, m in enumerate(masks)]
-    keras.utils.set_random_seed(3)  # of the new weights
-    source, options = os.path.join(folder, "start.keras"), {"every": 1, "verbose": False}
-    done = training.finetune_segmentation(source, (list(PIXELS[:8].astype("uint8")), targets), recipe, **options)
-    weights = [float(np.abs(keras.ops.convert_to_numpy(w)).sum()) for w in done.model.weights]
-    return {"losses": [row["loss"] for row in done.log], "weights": weights}
+    pictures, options = list(PIXELS[:8].astype("uint8")), {"backbone_warmup_steps": 0, "queries": 5, "points": 32}
+    return tune_dense(folder, (pictures, targets), "segmentation/eomt_coco_panoptic_base", **options)
 
 
 def tune_boxes(folder):
     """The same of a detector, of which the processes have other numbers of boxes; AP is that of all pictures."""
-    recipe = training.recipe("detection/owl_finetune").replace(
-        **{"steps": 3, "warmup_steps": 0, "batch_size": 4, "image_size": 16, "learning_rate": 1e-3, "drop_path": 0.0}
-    )
     boxes = np.random.default_rng(1).integers(0, 8, (11, 6, 4)) + [0, 0, 8, 8]
     targets = [{"boxes": b[: i % 6], "labels": np.arange(i % 6) % 3} for i, b in enumerate(boxes)]
-    pictures, options = list(PIXELS[:11].astype("uint8")), {"every": 1, "verbose": False}
-    keras.utils.set_random_seed(3)  # of the new weights
+    pictures = list(PIXELS[:11].astype("uint8"))
     tests = data.open_boxes((pictures[8:], targets[8:]), classes=3)
-    done = training.finetune_detection(
-        os.path.join(folder, "start.keras"), (pictures[:8], targets[:8]), recipe, validation=tests, **options
-    )
-    # The gradients of biases of keys are 0, but for rounding, which Adam enlarges to whole steps.
-    kept = [weight for weight in done.model.weights if not weight.path.endswith("key/bias")]
-    weights = [float(np.abs(keras.ops.convert_to_numpy(w)).sum()) for w in kept]
-    return {"losses": [row["loss"] for row in done.log], "ap": done.ap, "weights": weights}
+    options = {"drop_path": 0.0, "validation": tests}
+    return tune_dense(folder, (pictures[:8], targets[:8]), "detection/owl_finetune", **options)
 
 
 def embed(folder, output):

@@ -8,7 +8,7 @@ import pytest
 
 from keras_vit import training
 from tests.training.test_finetuning import IMAGES, colours, finetune, new_model
-from tests.training.test_loop import assert_same_weights, cut_off
+from tests.training.test_loop import assert_same_weights
 
 pytestmark = pytest.mark.once
 
@@ -78,16 +78,6 @@ def test_another_run_is_an_error_and_the_same_one_goes_on(case, tmp_path):
         assert_same_weights(again.model, done.model)
         assert list(again.log) == list(done.log)
         other(output=tmp_path / "run", resume=False)  # starts again
-
-
-def test_a_killed_run_does_not_go_on_with_what_another_began_with(tmp_path):
-    options = {"steps": 2, "every": 1, "output": tmp_path / "run"}
-    cut_off(finetune, 2, model=new_model(), **options)
-    for model, images, name in ((other_model(), IMAGES, "weights"), (new_model(), OTHER, "training data")):
-        with pytest.raises(ValueError, match=f"the {name} differ"):
-            finetune(model, images, **options)
-    whole = finetune(new_model(), steps=2, every=1)
-    assert_same_weights(finetune(new_model(), **options).model, whole.model)
 
 
 def test_what_nobody_can_tell_is_said(tmp_path):

@@ -64,8 +64,7 @@ def test_a_student_learns_from_a_teacher_that_stays(kind):
     done = distil(student, teacher, kind, recipe=RECIPE.replace(dropout=0.0, warmup_steps=0))
     assert done.accuracy is not None
     student = done.model
-    for got, wanted in zip(weights_of(teacher), before, strict=True):
-        np.testing.assert_array_equal(got, wanted)
+    np.testing.assert_equal(weights_of(teacher), before)
     now = {weight.path: value for weight, value in zip(student.weights, weights_of(student), strict=True)}
     for path in ("head/kernel", "head_dist/kernel", "block_0/mlp/fc1/kernel"):
         assert np.any(now[path] != start[path])
@@ -88,14 +87,6 @@ def test_any_keras_model_teaches_a_model_with_one_head():
     assert not teacher.trainable and student.trainable
 
 
-@pytest.mark.parametrize("target", ["multilabel", "number"])
-def test_labels_that_a_teacher_has_no_answer_for_are_refused(target):
-    labels = np.eye(3)[IMAGES[1]] if target == "multilabel" else IMAGES[1]
-    task = training.distillation(new_model(), "hard")
-    with pytest.raises(ValueError, match=f"distillation takes data of the target 'class', but .* {target!r}"):
-        finetune(new_model(), (IMAGES[0], labels), task=task, target=target)
-
-
 WRONG = {
     "kind must be one of": lambda: DistillationLoss("l2"),
     "alpha must be": lambda: training.distillation(new_model(), alpha=1.0),
@@ -111,6 +102,9 @@ WRONG = {
         new_model(), new_model(classes=None, pooling="none"), "features"
     ),
     "teacher must return .*pooling=": lambda: distil(new_model(), new_model(classes=None, pooling="none")),
+    "distillation takes data of the target 'class', but .* 'number'": lambda: finetune(
+        new_model(), IMAGES, task=training.distillation(new_model()), target="number"
+    ),
     "same order, 'a', 'b', 'c', not 'b'": lambda: distil(
         new_model(class_names=["a", "b", "c"]), new_model(class_names=["b", "a", "c"])
     ),

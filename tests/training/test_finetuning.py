@@ -183,8 +183,7 @@ def test_the_seed_alone_decides_the_masks_of_dropout(lora_rank):
         model = new_model(**config)
         found.append(weights_of(finetune(model, colours(20), recipe, steps=3, seed=seed).model))
     first, second, other = found
-    for got, wanted in zip(second, first, strict=True):
-        np.testing.assert_array_equal(got, wanted)
+    np.testing.assert_equal(second, first)
     assert any(np.any(a != b) for a, b in zip(other, first, strict=True))
 
 
@@ -227,7 +226,8 @@ def frozen(**changes):
 FOUR = (IMAGES[0], np.array([3, *IMAGES[1][1:]]))
 WRONG = {
     "There is no recipe 'finetune/cifar'": lambda: finetune(new_model(), recipe="finetune/cifar"),
-    "validation must be data or a share": lambda: finetune(new_model(), validation=1.5),
+    "validation must be data or a share.*1.5": lambda: finetune(new_model(), validation=1.5),
+    "validation must be data or a share.*True": lambda: finetune(new_model(), validation=True),
     "output must be a folder that can be": lambda: finetune(new_model(), output="/proc/x/y"),
     "warmup_steps must.*below steps=2": lambda: finetune(new_model(), steps=2, warmup_steps=2),
     "model must be a model of keras_vit": lambda: finetune(keras.Sequential()),
@@ -317,8 +317,7 @@ def test_the_model_that_is_given_stays_as_it_is(name, lora_rank):
     before = whole_state(model)
     options = {"class_names": ["cat", "dog", "eel"], "steps": 1}
     done = finetune(model, recipe=RECIPE.replace(lora_rank=lora_rank, freeze="embedding"), **options)
-    for now, then in zip(whole_state(model), before, strict=True):
-        np.testing.assert_equal(now, then)
+    np.testing.assert_equal(whole_state(model), before)
     pairs = zip(weights_of(done.model), weights_of(model), strict=False)
     assert any(now.shape != then.shape or np.any(now != then) for now, then in pairs)
 
@@ -470,15 +469,3 @@ def test_a_published_recipe_names_its_objective():
     options = {"steps": 1, "batch_size": 4, "image_size": 8, "learning_rate": 0.0, "verbose": False}
     done = training.pretrain(new_model(), IMAGES, "pretrain/masked_patches", **options)
     assert done.log[-1]["loss"] > 5  # of 512 colours; that of four classes begins at 1.4
-
-
-@pytest.mark.once
-def test_a_share_to_evaluate_on_may_be_a_number_of_numpy():
-    masks = (IMAGES[0], np.arange(len(IMAGES[0]))[:, None, None] % 2 * np.ones((8, 8), "uint8"))
-    recipe = training.recipe("segmentation/dinov2_linear")
-    options = {"steps": 1, "batch_size": 2, "image_size": 8, "verbose": False}
-    done = training.finetune_segmentation(new_model(), masks, recipe, validation=np.float32(0.25), **options)
-    assert done.mean_iou is not None
-    for share in (1.5, True):
-        with pytest.raises((TypeError, ValueError), match="validation must be data or a share between 0 and 1"):
-            finetune(new_model(), validation=share)

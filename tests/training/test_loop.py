@@ -7,14 +7,15 @@ import numpy as np
 import pytest
 
 from keras_vit.data import Batches
-from keras_vit.training import MomentumSGD
+from keras_vit.training import MomentumSGD, Recipe
 from keras_vit.training.distribution import FilledBatches
 from keras_vit.training.loop import Loop, RunFolder, _mark_kept, _out_of_patience
 from keras_vit.training.run import jit_compile
 
 
-def train(model, batch, steps, callbacks=(), **options):
-    return Loop(steps=steps, **options).train(model, batch, callbacks)
+def train(model, batch, steps, callbacks=(), accumulate=1, keep="last", patience=None, **options):
+    recipe = Recipe(steps=steps, accumulate=accumulate, keep=keep, patience=patience)
+    return Loop(recipe=recipe, **options).train(model, batch, callbacks)
 
 
 def new_model(use_ema=False):
@@ -91,8 +92,7 @@ def weights_of(model):
 
 
 def assert_same_weights(model, other):
-    for got, wanted in zip(weights_of(model), weights_of(other), strict=True):
-        np.testing.assert_array_equal(got, wanted)
+    np.testing.assert_equal(weights_of(model), weights_of(other))
 
 
 @pytest.mark.nightly_elsewhere
@@ -138,7 +138,7 @@ def test_accumulated_batches_are_one_step():
         seen.append(number)
         return batch(number)
 
-    log = train(model, watched, 3, every=2, batches_per_step=2, verbose=False)
+    log = train(model, watched, 3, every=2, accumulate=2, verbose=False)
     assert [row["step"] for row in log] == [2, 3]
     assert sorted(set(seen)) == [0, 1, 2, 3, 4, 5]
 
