@@ -11,7 +11,7 @@ import numpy as np
 
 from keras_vit._arguments import Source, check_class_names, listing, printable, to_numpy
 from keras_vit._files import expanded_path
-from keras_vit._options import OneOf, Part, Share, option, refuse
+from keras_vit._options import OneOf, Part, Share, checked, option, refuse
 from keras_vit.data.augmentation import IMAGE, Draw, PictureAugmentation, Transform
 from keras_vit.data.coco import box_targets, pictures_by_name, read_annotation
 from keras_vit.data.examples import check_folder, folders_of_splits, is_pipeline
@@ -82,6 +82,7 @@ class BoxedImages(AnnotatedPictures):
         return {"boxes": boxes, "labels": labels, "crowd": crowd, "areas": areas}
 
 
+@checked
 def open_boxes(
     source: Any,
     *,

@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import operator
 import os
+import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,15 +17,14 @@ import numpy as np
 
 from keras_vit._arguments import (
     check_class_names,
-    check_flag,
     listing,
     printable,
     require_packages,
     to_numpy,
     warn_caller,
-    whole_number,
 )
 from keras_vit._files import expanded_path, fingerprint
+from keras_vit._options import Whole, checked
 from keras_vit._terminal import ProgressBar
 from keras_vit.data import examples as base
 from keras_vit.data.tables import LabelTable
@@ -409,12 +409,13 @@ def _mask_of(note: Any, *_: Any) -> Any:
     return read_mask(note) if isinstance(note, Path) else note
 
 
+@checked
 def open_masks(
     source: Any,
     *,
     classes: int | None = None,
     class_names: Sequence[str] | None = None,
-    ignore: int = 255,
+    ignore: typing.Annotated[int, Whole(-1)] = 255,
     reduce_zero_label: bool = False,
 ) -> MaskedImages:
     """Opens pictures with semantic masks, which hold the class number of each pixel.
@@ -444,8 +445,7 @@ def open_masks(
         TypeError, ValueError: if an argument, a mask or `classes.txt` is invalid.
         OSError, ImportError: if a folder or a file is missing or cannot be read; if Pillow is missing.
     """
-    ignore, source = whole_number("ignore", ignore, -1), expanded_path(source)
-    check_flag("reduce_zero_label", reduce_zero_label)
+    source = expanded_path(source)
     names, classes = check_class_names(class_names, classes)
     if isinstance(source, MaskedImages):
         given = {"classes": (classes, None), "class_names": (names, None), "ignore": (ignore, 255)}

@@ -9,13 +9,13 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 
-from keras_vit._arguments import Source, check_choice, check_class_names, listing, to_numpy, warn_caller
+from keras_vit._arguments import Source, check_class_names, listing, to_numpy, warn_caller
 from keras_vit._files import expanded_path
-from keras_vit._options import option, refuse
+from keras_vit._options import checked, option, refuse
 from keras_vit.data import examples as base
 from keras_vit.data import masks as annotated
 from keras_vit.data.coco import instance_targets, panoptic_targets, pictures_by_name, read_annotation, warn_of_crowds
@@ -73,6 +73,7 @@ class SegmentedImages(annotated.AnnotatedPictures):
 _EXTRA = {"crowd": "bool", "areas": "float64"}  # of targets, for evaluations
 
 
+@checked
 def open_segments(
     source: Any,
     *,
@@ -81,7 +82,7 @@ def open_segments(
     class_names: Sequence[str] | None = None,
     ignore: int = 255,
     reduce_zero_label: bool = False,
-    split: str = "train",
+    split: Literal["train", "test", "validation"] = "train",
 ) -> SegmentedImages:
     """Opens pictures with segments, to train an EoMT on.
 
@@ -107,7 +108,6 @@ def open_segments(
     """
     source, annotations = expanded_path(source), expanded_path(annotations)
     names, count = check_class_names(class_names, classes)
-    check_choice("split", split, tuple(base.SPLITS))
     of_masks = {"ignore": ignore, "reduce_zero_label": reduce_zero_label}
     listed, folders = names or annotated.names_beside(source), _instance_folders(source)
     if isinstance(source, SegmentedImages):

@@ -5,15 +5,15 @@ import itertools
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import keras
 import numpy as np
 from keras import ops
 
 from keras_vit import models
-from keras_vit._arguments import check_choice, check_type, pair, require_packages, to_numpy, unit_vectors
-from keras_vit._options import FROM_0, SHARE
+from keras_vit._arguments import check_type, pair, require_packages, to_numpy, unit_vectors
+from keras_vit._options import From0, Share, checked
 from keras_vit._pictures import plot_map, safe_colours
 from keras_vit.data import BoxAugmentation, ImageStream, open_boxes
 from keras_vit.detection import detect, evaluate, with_frames
@@ -293,20 +293,19 @@ class DetectionLoss:
         ['boxes', 'classes', 'giou']
     """
 
+    @checked
     def __init__(
         self,
-        focal_alpha: float = 0.3,
-        focal_gamma: float = 2.0,
-        class_weight: float = 1.0,
-        box_weight: float = 1.0,
-        giou_weight: float = 1.0,
-        normalization: str = "per_example",
+        focal_alpha: Share = 0.3,
+        focal_gamma: From0 = 2.0,
+        class_weight: From0 = 1.0,
+        box_weight: From0 = 1.0,
+        giou_weight: From0 = 1.0,
+        normalization: Literal["per_example", "global"] = "per_example",
     ) -> None:
         require_packages("Matching", ("scipy",), "segmentation")
-        check_choice("normalization", normalization, ("per_example", "global"))
-        self.alpha, self.gamma = SHARE("focal_alpha", focal_alpha), FROM_0("focal_gamma", focal_gamma)
-        self.normalization, self.weights = normalization, {"classes": FROM_0("class_weight", class_weight)}
-        self.weights |= {"boxes": FROM_0("box_weight", box_weight), "giou": FROM_0("giou_weight", giou_weight)}
+        self.alpha, self.gamma, self.normalization = focal_alpha, focal_gamma, normalization
+        self.weights = {"classes": class_weight, "boxes": box_weight, "giou": giou_weight}
 
     def __call__(self, targets: Targets, outputs: Output) -> Any:
         """Returns the loss of a batch, a scalar."""

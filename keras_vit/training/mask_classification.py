@@ -3,14 +3,14 @@
 import dataclasses
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import keras
 import numpy as np
 from keras import ops
 
-from keras_vit._arguments import require_packages, to_numpy, whole_number
-from keras_vit._options import FROM_0, SHARE, Number
+from keras_vit._arguments import require_packages, to_numpy
+from keras_vit._options import From0, Number, Positive, Share, checked
 from keras_vit.layers.base import DrawnSeed
 from keras_vit.layers.ops import float32_or_better, with_faster_forms
 
@@ -18,7 +18,7 @@ Output = Mapping[str, Any]  # {"masks": (N, Q, rows, columns), "classes": (N, Q,
 # For each picture {"masks": (T, h, w), "labels": (T,)}, or what `pad_targets` has made of these.
 Targets = Sequence[Mapping[str, Any]] | Mapping[str, Any]
 PADDING = -1  # the label of masks that only fill up
-_FROM_1 = Number("a number of at least 1", lambda n: 1 <= n < math.inf)
+_From1 = Annotated[float, Number("a number of at least 1", lambda n: 1 <= n < math.inf)]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -232,27 +232,24 @@ class MaskClassificationLoss:
         1.3863
     """
 
+    @checked
     def __init__(
         self,
-        classes: int,
-        points: int = 12544,
-        oversample: float = 3.0,
-        importance: float = 0.75,
-        mask_weight: float = 5.0,
-        dice_weight: float = 5.0,
-        class_weight: float = 2.0,
-        no_object: float = 0.1,
+        classes: Positive,
+        points: Positive = 12544,
+        oversample: _From1 = 3.0,
+        importance: Share = 0.75,
+        mask_weight: From0 = 5.0,
+        dice_weight: From0 = 5.0,
+        class_weight: From0 = 2.0,
+        no_object: From0 = 0.1,
         *,
         seed: int | None = None,
     ) -> None:
         require_packages("Matching", ("scipy",), "segmentation")
-        self.classes, self.points = whole_number("classes", classes, 1), whole_number("points", points, 1)
-        self.oversample = _FROM_1("oversample", oversample)
-        self.importance = SHARE("importance", importance)
-        self.mask_weight = FROM_0("mask_weight", mask_weight)
-        self.dice_weight = FROM_0("dice_weight", dice_weight)
-        self.class_weight = FROM_0("class_weight", class_weight)
-        self.no_object = FROM_0("no_object", no_object)
+        self.classes, self.points, self.oversample, self.importance = classes, points, oversample, importance
+        self.mask_weight, self.dice_weight, self.class_weight = mask_weight, dice_weight, class_weight
+        self.no_object = no_object
         self._seeds = keras.random.SeedGenerator(seed)
 
     def __call__(self, targets: Targets, outputs: Sequence[Output], points: Any = None, num_masks: Any = None) -> Any:

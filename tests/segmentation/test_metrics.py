@@ -64,14 +64,11 @@ def test_what_makes_no_sense_is_refused(case):
     prediction, label, error, message = WRONG[case]
     with pytest.raises(error, match=message):
         MeanIoU(3).add(prediction, label)
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="shorter"):
         mean_iou([MAP, MAP], [MAP], classes=1)
-
-
-@pytest.mark.parametrize("arguments", [(0,), (2.5,), (True,), (2, 255, ["a"]), (2, 0.5), (2, np.inf)])
-def test_classes_are_a_number_with_as_many_names(arguments):
-    with pytest.raises((TypeError, ValueError), match="class|ignore must be an integer"):
-        MeanIoU(*arguments)
+    for wrong in ((0,), (2, 255, ["a"]), (2, 0.5)):
+        with pytest.raises((TypeError, ValueError), match="class|ignore must be an integer"):
+            MeanIoU(*wrong)
 
 
 def predicted(ids, labels):
@@ -122,27 +119,25 @@ def test_the_panoptic_quality_is_that_of_the_definition():
     assert rows["stuff"]["PQ %"] == pytest.approx(100 * sums[3, 3] / segments[3], abs=0.006)
 
 
-@pytest.mark.parametrize("background, invented, quality", [(None, 0, 1.0), (0, 1, 2 / 3)])
-def test_an_invented_segment_on_background_is_a_mistake(background, invented, quality):
-    """Beside a segment that is found in whole; without a background, the pixels of id 0 have no label."""
-    truth, guess = np.array([[3, 3, 0, 0, 0, 7]]), np.array([[1, 1, -1, 2, 2, 4]])
-    metric = PanopticQuality(1)
-    metric.add(predicted(guess, {1: 0, 2: 0, 4: 0}), truth, {3: 0}, background=background)
+@pytest.mark.parametrize(
+    "guess, background, counts, quality",
+    [
+        # The segment on id 7, which is neither a segment nor background, is on pixels without a label in both cases.
+        ([1, 1, -1, 2, 2, 4], None, (1, 0, 0), 1.0),
+        ([1, 1, -1, 2, 2, 4], 0, (1, 1, 0), 2 / 3),
+        # Background counts in the union, as COCO counts it: 2 of 5 pixels are not half.
+        ([1, 1, 1, 1, 1, -1], None, (1, 0, 0), 1.0),
+        ([1, 1, 1, 1, 1, -1], 0, (0, 1, 1), 0.0),
+    ],
+)
+def test_background_is_known_to_belong_to_no_segment(guess, background, counts, quality):
+    """Without a background, the pixels of id 0 have no label."""
+    metric, guess = PanopticQuality(1), np.array([guess])
+    guesses = {k: 0 for k in np.unique(guess).tolist() if k > 0}
+    metric.add(predicted(guess, guesses), np.array([[3, 3, 0, 0, 0, 7]]), {3: 0}, background=background)
     result = metric.result()
-    # The segment on id 7, which is neither a segment nor background, is on pixels without a label in both cases.
-    assert (result.matched[0], result.invented[0], result.missed[0]) == (1, invented, 0)
+    assert (result.matched[0], result.invented[0], result.missed[0]) == counts
     assert result.quality == pytest.approx(quality)
-
-
-def test_a_segment_that_lies_on_background_shares_it():
-    """Background counts in the union, as COCO counts it: 2 of 5 pixels are not half."""
-    truth, guess = np.array([[3, 3, 0, 0, 0]]), np.array([[1, 1, 1, 1, 1]])
-    found = []
-    for background in (None, 0):
-        metric = PanopticQuality(1)
-        metric.add(predicted(guess, {1: 0}), truth, {3: 0}, background=background)
-        found.append(metric.result().quality)
-    assert found == [1.0, 0.0]
 
 
 GOOD = predicted(MAP, {0: 0})
@@ -165,13 +160,10 @@ GOOD = predicted(MAP, {0: 0})
 def test_segments_that_make_no_sense(arguments, error, message):
     with pytest.raises(error, match=message):
         PanopticQuality(2).add(*arguments)
-    for wrong in ((0, ()), (2, (2,)), (2, (0.5,)), (None, ())):
-        with pytest.raises((TypeError, ValueError)):
-            PanopticQuality(*wrong)
 
 
-@pytest.mark.parametrize("stuff", [["sky", 2], [1, None], [True]])
-def test_stuff_is_a_set_of_classes(stuff):
-    with pytest.raises(ValueError, match="stuff must be classes from 0 to 2"):
-        PanopticQuality(3, stuff)
+def test_stuff_is_a_set_of_classes():
+    for stuff in (["sky", 2], [1, None], [True], [3], [0.5]):
+        with pytest.raises(ValueError, match="stuff must be classes from 0 to 2"):
+            PanopticQuality(3, stuff)
     assert PanopticQuality(3, [2, 1, 2]).stuff == (1, 2)
