@@ -14,19 +14,7 @@ from keras import ops
 
 from keras_vit._arguments import matches
 from keras_vit._keras import DecayingOptimizer, layout_of, raw_values
-from keras_vit._options import (
-    FROM_0,
-    Above0,
-    Count,
-    From0,
-    OneOf,
-    Options,
-    Positive,
-    Rate,
-    Several,
-    checked,
-    option,
-)
+from keras_vit._options import FROM_0, Above0, Count, From0, OneOf, Options, Positive, Rate, Several, checked, option
 from keras_vit.layers.ops import compute, with_faster_forms
 
 # Only kernels decay: biases, normalisations, class token and position embeddings do not (big_vision/optax.py).
