@@ -181,9 +181,8 @@ def _with_classes(
     for batch in in_batches(images, batch_size):
         with no_gradients():
             scores = to_numpy(_scores(probe, batch))
-        if given is None:
-            chosen = scores.argmax(1)
-        else:
+        chosen = scores.argmax(1)
+        if given is not None:
             chosen = np.broadcast_to(given, images.shape[:1])[start : start + len(batch)].astype("int64")
         if chosen.min() < 0 or chosen.max() >= scores.shape[1]:
             raise ValueError(f"classes must be from 0 to {scores.shape[1] - 1}, but {classes!r} was given.")
