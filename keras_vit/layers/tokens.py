@@ -99,8 +99,8 @@ class Reshape(keras.layers.Reshape, BaseLayer):
     """`keras.layers.Reshape`, which may be flat; Keras's own takes a hundred calls of Python."""
 
     def call(self, inputs: Any) -> Any:
-        if device_of(inputs) in (TORCH_CPU, TORCH_CUDA):
-            return inputs.reshape((inputs.shape[0], *self.target_shape))
+        if [*self.target_shape] == [-1, inputs.shape[-1]] and device_of(inputs) in (TORCH_CPU, TORCH_CUDA):
+            return inputs.flatten(1, -2)  # of an empty batch, PyTorch's `reshape` cannot tell what -1 stands for
         return keras.layers.Reshape.call(self, inputs)
 
 

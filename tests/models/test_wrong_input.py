@@ -6,7 +6,7 @@ import keras
 import numpy as np
 import pytest
 
-from tests.small_models import small_hybrid, small_vit
+from tests.small_models import small_bit, small_eomt, small_hybrid, small_vit
 
 
 def made(**changes):
@@ -58,6 +58,21 @@ def test_a_wrong_shape_is_told_and_destroys_nothing(entry, model):
             ENTRIES[entry](model, None)
         with pytest.raises(ValueError, match=r"needs images .*, but the shape \(\) was given"):
             ENTRIES[entry](model, [])
+
+
+@pytest.mark.parametrize("options", [{}, {"dynamic": True}, {"pooling": "map", "class_token": False}])
+def test_a_call_takes_an_empty_batch(options, backend):
+    if backend == "tensorflow":
+        pytest.skip("TensorFlow's convolution of an empty batch has the shape of its input")
+    assert tuple(small_vit(**options)(np.zeros((0, 8, 8, 3), "float32")).shape) == (0, 3)
+
+
+@pytest.mark.once
+def test_other_kinds_take_an_empty_batch():
+    for model in (small_hybrid(), small_bit(), small_eomt()):
+        some, none = (model(np.zeros((n, *model.input_shape[1:]), "float32")) for n in (1, 0))
+        for one, empty in zip(keras.tree.flatten(some), keras.tree.flatten(none), strict=True):
+            assert tuple(empty.shape) == (0, *one.shape[1:])
 
 
 class Batches(keras.utils.PyDataset):
