@@ -110,14 +110,11 @@ def detect(
 ) -> Detection:
     """Returns the boxes in a picture of any size, read as the model's publisher reads them (`model.config.pictures`).
 
-    The `Detection` has the order of the patches (as transformers' `post_process_grounded_object_detection`).
-
     Args:
         model: A `Detector`, such as `both.zero_shot_detector(names)` returns.
         picture: A path, a binary file object, a PIL image, or an array or tensor `(height, width, channels)` of 0..255.
         threshold: A box is kept where its score, the sigmoid of a logit, is above this number of 0..1.
-        nms: If boxes of one class overlap by more than this intersection over union, only the best stays. None: all
-            stay.
+        nms: Intersection over union above which only the better of two boxes of a class stays. None: all stay.
         per_class: Whether a patch gives a box for each class above the threshold, or only for its best class.
         most: Number of boxes to keep, those with the best scores; None for all.
 
@@ -159,9 +156,7 @@ def in_pixels(boxes: np.ndarray, size: tuple[int, int], rule: str) -> np.ndarray
 
 
 def suppressed(boxes: np.ndarray, scores: np.ndarray, most: float, labels: np.ndarray | None = None) -> np.ndarray:
-    """Returns the numbers of the `boxes` `(k, 4)` that stay in non-maximum suppression, int64 `(kept,)`, ascending.
-
-    Two of one of `labels` overlap by at most `most` (intersection over union); the best `scores` `(k,)` stay.
+    """Returns which `boxes` `(k, 4)` stay, with the best `scores`, where two of a label may overlap by at most `most`.
 
     Examples:
         >>> detection.suppressed(np.array([[0, 0, 4, 4], [0, 0, 4, 5], [9, 9, 12, 12]]), np.array([0.5, 0.9, 0.1]), 0.7)
@@ -512,16 +507,12 @@ def evaluate(
     distribution: str | None = None,
     progress: bool = True,
 ) -> MeanAPResult:
-    """Returns COCO's average precision on pictures at their own sizes: of boxes, or of the masks of an EoMT.
-
-    Arguments that are not listed here are as in `segmentation.evaluate`, and so are errors.
+    """Returns COCO's average precision of boxes or masks; other arguments and errors are as in `segmentation.evaluate`.
 
     Args:
         model: A `Detector`, or an `EoMT`, whose instance masks are compared.
-        data: What `open_boxes` (for an EoMT, `open_segments`) takes or returns, or a stream of it, used in its test
-            split.
-        most: Number of boxes or masks per picture, those with the best scores. None: 300 pairs of a patch and a class
-            (Scenic), or 100 pairs of a query and a class (EoMT's authors).
+        data: What `open_boxes` (for an EoMT `open_segments`) takes or returns, or a stream; its test split is used.
+        most: Number of boxes or masks per picture. None: Scenic's 300 pairs of a patch and a class, or EoMT's 100.
 
     Examples:
         >>> boxes = data.open_boxes(([pixels[0]], [{"boxes": [[2, 2, 10, 12]], "labels": [0]}]), classes=3)

@@ -25,17 +25,15 @@ def to_checkpoint(
 ) -> None:
     """Writes a model as a checkpoint file for timm, transformers, open_clip or the original code, in float32.
 
-    PyTorch's layouts are a `.safetensors` with the JSON files that those libraries need, the others an `.npz`. The file
-    also stores settings that its layout lacks. `from_checkpoint` reads every file back bit for bit. Raises TypeError or
-    ValueError if an argument is wrong, or the layout cannot store the model or a weight.
+    PyTorch's layouts are a `.safetensors` with its JSON files, the others an `.npz`, with all settings of the model.
+    `load` reads them bit for bit. TypeError or ValueError if an argument is wrong, or the layout lacks something.
 
     Args:
         model: A `VisionTransformer`, a `BiT`, or a dense model (segmentation, depth, detection).
         path: The file to write, or for the PyTorch layouts also a folder, which gets a `model.safetensors`.
         layout: `"timm"`, `"huggingface"` (transformers), `"clip"` (open_clip), `"vit_jax"`, `"big_vision"`, `"tips"`
             (the authors' PyTorch code), `"tips_scenic"`, `"pe"` (Meta); for a `BiT` `"bit_tf"` or `"bit_bv"`
-            (big_vision). None: the official files' layout; for dense models, that of transformers, or a complete
-            `.npz`.
+            (big_vision). None: the official files' layout; for dense models transformers', or an `.npz`.
         overwrite: Whether to replace existing files; otherwise these are a FileExistsError.
         stack: Whether to stack the blocks along a first axis, as big_vision does with `scan=True`.
     """

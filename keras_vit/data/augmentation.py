@@ -470,8 +470,7 @@ def augment_masks(
             circle of colours, in the order in which they are applied.
 
     Returns:
-        `(picture, targets)`: uint8 `(*image_size, 3)`, and the boolean `masks` and int32 `labels` of the segments in
-        it.
+        `(picture, targets)`: uint8 `(*image_size, 3)`, and the boolean `masks` and int32 `labels` of its segments.
 
     Raises:
         TypeError, ValueError, KeyError: if an argument is wrong, or the targets lack `masks` or `labels`.

@@ -186,8 +186,7 @@ def evaluate(
 
     Args:
         model: A segmentation model; an EoMT is used as for semantic segmentation.
-        data: What `open_masks` takes or returns, or a stream of it. The test split is used if there is one. Classes are
-            matched by name if both have names.
+        data: What `open_masks` takes or returns, or a stream; its test split if it has one. Names match classes.
         ignore: The value of pixels that have no class and do not count.
         reduce_zero_label: Whether 0 means no class and class k has the number k + 1, as in ADE20K's files.
         on_bad_image: `"stop"` or `"skip"` (see `open_data`).

@@ -523,15 +523,13 @@ def plot(
         result: What `segment` returns.
         picture: The picture, as `segment` takes it, of three channels.
         path: The `.png`, `.svg` or `.pdf` to write; None for none.
-        colours: None for colours that people with any colour vision distinguish, the largest segments first; the name
-            of a data set (see `label_set`) or `(red, green, blue)` of 0..255 for each class.
+        colours: The name of a data set (see `label_set`), or `(red, green, blue)` of each class; None: safe ones.
         opacity: Of the colours over the picture, 0..1.
 
     Raises ImportError without matplotlib or Pillow, OSError for files, TypeError or ValueError if an argument is wrong.
 
     Examples:
-        >>> result = segmentation.segment(segmenter, "photo.jpg")
-        >>> figure = segmentation.plot(result, "photo.jpg", "masks.png")
+        >>> figure = segmentation.plot(segmentation.segment(segmenter, "photo.jpg"), "photo.jpg", "masks.png")
     """
     pixels = picture_to_draw(picture, result.map.shape)
     largest = sorted(result.segments, key=lambda segment: -segment.area)

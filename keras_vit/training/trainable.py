@@ -137,8 +137,7 @@ def add_lora(
     Args:
         model: The model, changed in place.
         rank: Columns of A and rows of B.
-        targets: Patterns of dense layers that get adapters, or of layers around them, as for `freeze`;
-            `("query", "key", "value", "out", "fc1", "fc2")` are all in a block.
+        targets: Patterns, as for `freeze`, of dense layers or of layers around them, such as `("query", "value")`.
         alpha: Scale of the adapters, above 0; None for `rank`.
         train: Layers that train without adapters; names that the model does not have are ignored.
     """
