@@ -125,7 +125,7 @@ def raw_value(variable: keras.Variable) -> Any:
 
 def raw_values(variables: list[keras.Variable]) -> list[Any]:
     """Returns the tensors of variables in their own dtypes."""
-    return [raw_value(variable) for variable in variables]
+    return [variable._value for variable in variables]  # without a call for each: there are hundreds
 
 
 def is_recorded() -> bool:

@@ -108,10 +108,7 @@ def in_batches(images: Any, batch_size: int) -> Iterator[np.ndarray]:
 
 
 def shown_pixels(model: ModelSource, images: np.ndarray) -> np.ndarray:
-    """Returns preprocessed images as pixels to display: undoes the scaling of `model`, rounds and clips.
-
-    They are uint8 `(batch, height, width, 3)`: the first three channels, or the first one repeated if there are fewer.
-    `images` are as `model.preprocess` returns them. TypeError, ValueError or OSError for another model or batch.
+    """Returns what `model.preprocess` returned as pixels to display: unscaled uint8 `(batch, height, width, 3)`.
 
     Examples:
         >>> np.array_equal(inspection.shown_pixels(model, images), pixels)

@@ -281,12 +281,7 @@ class RecipeTable(Table):
 
 @checked
 def recipe(name: str) -> Recipe:
-    """Returns a published recipe by its name, in any case; TypeError or ValueError unless `list_recipes` has `name`.
-
-    Examples:
-        >>> training.recipe("finetune/imagenet2012").replace(batch_size=64).steps
-        20000
-    """
+    """Returns a published recipe by its name, in any case; TypeError or ValueError unless `list_recipes` has `name`."""
     recipes = {row.name.lower(): row for row in _recipes()}
     if name.lower() in recipes:
         return recipes[name.lower()]
