@@ -125,7 +125,8 @@ def raw_value(variable: keras.Variable) -> Any:
 
 def raw_values(variables: list[keras.Variable]) -> list[Any]:
     """Returns the tensors of variables in their own dtypes."""
-    return [variable._value for variable in variables]  # without a call for each: there are hundreds
+    # Without it, each is read by a call, and there are hundreds.
+    return [variable._value for variable in variables]
 
 
 def is_recorded() -> bool:

@@ -156,7 +156,7 @@ def in_pixels(boxes: np.ndarray, size: tuple[int, int], rule: str) -> np.ndarray
 
 
 def suppressed(boxes: np.ndarray, scores: np.ndarray, most: float, labels: np.ndarray | None = None) -> np.ndarray:
-    """Returns which `boxes` `(k, 4)` stay, with the best `scores`, where two of a label may overlap by at most `most`.
+    """Returns which `boxes` stay, of the best `scores`, where two of one of `labels` overlap by at most `most`.
 
     Examples:
         >>> detection.suppressed(np.array([[0, 0, 4, 4], [0, 0, 4, 5], [9, 9, 12, 12]]), np.array([0.5, 0.9, 0.1]), 0.7)

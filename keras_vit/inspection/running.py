@@ -108,7 +108,7 @@ def in_batches(images: Any, batch_size: int) -> Iterator[np.ndarray]:
 
 
 def shown_pixels(model: ModelSource, images: np.ndarray) -> np.ndarray:
-    """Returns what `model.preprocess` returned as pixels to display: unscaled uint8 `(batch, height, width, 3)`.
+    """Returns `images` that `model` takes as pixels to display, uint8; TypeError, ValueError or OSError for others.
 
     Examples:
         >>> np.array_equal(inspection.shown_pixels(model, images), pixels)
