@@ -204,8 +204,9 @@ def evaluate(
         raise ValueError("The model has no head, so it cannot classify. Build it with include_top=True.")
     top = whole_numbers("top", top, 1)
     given = {"top": top, "threshold": threshold, "outputs": outputs, "mistakes": mistakes, "class_names": class_names}
-    if outputs is None and hasattr(config, "classifier_activation"):
-        outputs = _OUTPUTS.get(config.classifier_activation)
+    kind: str | None = outputs
+    if kind is None and hasattr(config, "classifier_activation"):
+        kind = _OUTPUTS.get(config.classifier_activation)
     if target is not None:
         refuse(_OF_TARGETS, given, {"target": target})
     mistakes = mistakes if processes.count == 1 else 0
@@ -223,21 +224,21 @@ def evaluate(
         processes=processes,
         target=target,
     )
-    with processes.failing_together(), opened as (pairs, data_names, target, image_names):
-        refuse(_OF_TARGETS, given, {"target": target})
+    with processes.failing_together(), opened as (pairs, data_names, found_target, image_names):
+        refuse(_OF_TARGETS, given, {"target": found_target})
         computed = _with_outputs(predictor(model), pairs, views)
         first = next(computed)
         count = first[1].shape[1]
         computed = itertools.chain([first], computed)
         rows = ((scores, labels) for _, scores, labels in computed)  # images are forgotten
-        if target == "number":
+        if found_target == "number":
             return measure_regression(*all_outputs(rows, processes), started)
         label_outputs, names = _match(config, data_names, count)
-        if target == "multilabel":
-            if outputs not in ("logits", "sigmoid"):
-                raise ValueError(f"target='multilabel' needs 'logits' or 'sigmoid', but the outputs are {outputs!r}.")
-            return measure_labels(*all_outputs(rows, processes), outputs, label_outputs, threshold, names, started)
-        counts, worst = _Counts(count, top, outputs), []
+        if found_target == "multilabel":
+            if kind not in ("logits", "sigmoid"):
+                raise ValueError(f"target='multilabel' needs 'logits' or 'sigmoid', but the outputs are {kind!r}.")
+            return measure_labels(*all_outputs(rows, processes), kind, label_outputs, threshold, names, started)
+        counts, worst = _Counts(count, top, kind), []
         for images, scores, labels in computed:
             labels = labels if label_outputs is None else label_outputs[labels]
             counts.add(scores, labels)
