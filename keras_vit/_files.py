@@ -40,9 +40,10 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     # If the block fails, what it wrote is removed, what was at `path` stays, and the error is raised. The file is on
     # the disk before it gets its name, so that a power cut cannot leave half of it either. A process that is killed
     # leaves its temporary file behind (`.part-*`).
-    path = expanded_path(path)
-    path = Path(os.path.realpath(path) if os.path.islink(path) else path)  # a link stays; what it leads to is replaced
-    temporary = path.with_name(f".part-{secrets.token_hex(4)}-{path.name[-_LONGEST_NAME:]}")
+    given = Path(expanded_path(path))
+    path = Path(os.path.realpath(given)) if given.is_symlink() else given  # a link stays; what it leads to is replaced
+    # The ending, by which writers choose the format, is that of the link.
+    temporary = path.with_name(f".part-{secrets.token_hex(4)}-{given.name[-_LONGEST_NAME:]}")
     try:
         yield temporary
         with temporary.open("rb+") as file:

@@ -155,7 +155,7 @@ def create_model(variant: str, **options: Unpack[CreateOptions]) -> VisionTransf
 
 
 def _variant_called(name: str) -> str:
-    """Returns `find_variant(name)`; ValueError also says which variant a repository of that name has."""
+    """Returns the paper's name of a variant; ValueError also says which variant a repository of that name has."""
     try:
         return models.find_variant(name)
     except ValueError:

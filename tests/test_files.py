@@ -42,6 +42,15 @@ posix = pytest.mark.skipif(sys.platform == "win32", reason="the limit is one of 
 
 
 @posix
+def test_a_link_stays_and_its_ending_counts(tmp_path):
+    path, target = tmp_path / "map.png", tmp_path / "blob"
+    path.symlink_to(target)
+    with replacing(path) as temporary:
+        assert temporary.suffix == ".png"  # by which writers choose the format
+        temporary.write_text("new")
+    assert path.is_symlink() and target.read_text() == "new" and names(tmp_path) == ["blob", "map.png"]
+
+
 def test_room_is_looked_for_before_writing(tmp_path):
     with longest_file(2**20), pytest.raises(OSError, match="for a file of 2,097,152 bytes. Make room"):
         check_room(tmp_path / "large", 2**21)

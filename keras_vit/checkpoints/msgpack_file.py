@@ -94,13 +94,12 @@ class _Reader:
         return what, self.number(form)
 
     def array(self, name: str, length: int, levels: int) -> None:
-        """Notes the array of an extension of Flax: its shape, the name of its dtype, its bytes."""
+        """Adds the array of an extension of Flax to `arrays`, without reading its values; skips other extensions."""
         kind, end = self.number("b"), self.place(length) + length
         if kind not in (1, 3):
             self.file.seek(end)
             return
         shape, dtype, data = self.value(name, levels + 1)
-        dtype = dtype.decode() if isinstance(dtype, bytes) else dtype
         is_known = dtype in READABLE and isinstance(shape, list) and is_shape((*shape,)) and isinstance(data, Extent)
         has_all = is_known and math.prod(shape) * np.dtype(dtype).itemsize == data.size
         if not has_all or self.file.tell() != end or name in self.arrays:

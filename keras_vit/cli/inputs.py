@@ -170,7 +170,7 @@ def picture_files(paths: Sequence[str]) -> list[str]:
 
 
 def files_to_write(images: Sequence[str], output: str, format: str | None, overwrite: bool) -> list[tuple[Path, Path]]:
-    """Returns pairs of a picture and the file to write: `output` for one picture, otherwise one below `output`."""
+    """Returns pairs of a picture and the file to write: `output` if one file is given, otherwise one below `output`."""
     found, ending = _pictures_in(images), f".{format or 'png'}"
     pairs = [(file, Path(output, file.relative_to(root)).with_suffix(ending)) for root, file in found]
     is_file = len(images) == 1 and not os.path.isdir(images[0])

@@ -120,7 +120,7 @@ def _add(pictures: Mapping[Any, Shapes], row: Any, shape: Any, area: float, plac
     picture.shapes.append(shape)
     picture.labels.append(_listed(places, "category_id", row))
     picture.crowd.append(bool(row.get("iscrowd")))
-    picture.areas.append(row.get("area", area))
+    picture.areas.append(area if row.get("area") is None else row["area"])
 
 
 def warn_of_crowds(file: Path, pictures: int) -> None:
@@ -210,7 +210,7 @@ def _size_of(pixels: np.ndarray, file: Path, row: Shapes, name: str) -> tuple[in
 
 
 def box_targets(file: Path, row: Shapes, pixels: np.ndarray, name: str) -> dict[str, Any]:
-    """Returns the boxes of a picture by an annotation's row, as corners."""
+    """Returns the target of a picture by an annotation's row: `boxes` as corners, `labels`, `crowd` and `areas`."""
     _size_of(pixels, file, row, name)
     boxes = np.array(row.shapes, "float64").reshape(-1, 4)
     boxes[:, 2:] += boxes[:, :2]

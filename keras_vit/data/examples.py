@@ -504,7 +504,7 @@ def _splits(names: Iterable[Any], where: str) -> dict[str, Any]:
 
 
 def names_of_splits(source: Any, class_names: Sequence[str] | None = None) -> dict[str, Any]:
-    """Returns what the splits of a folder or a dict are called, such as `"val"`; nothing of other data."""
+    """Returns a dict from each split of a folder or a dict of data to its name there: `{"validation": "val"}`."""
     source = expanded_path(source)
     if isinstance(source, Mapping):
         return _splits(source, "data")

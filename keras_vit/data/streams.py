@@ -361,12 +361,12 @@ class ExampleStream(ImageStream):
         """Returns what `examples.read` does, or None for a bad example, which is added to `bad` and not read again."""
         try:
             return None if i in self._unreadable else self._data.read(i)
-        except ImportError:  # a package is missing, the file is not to blame
+        except (ImportError, MemoryError):  # the file is not to blame
             raise
         except Exception as error:  # A disk that fails and a decoder that does are the same here: no image.
             name = self._data.called(i)
             reason = str(error) if name in str(error) else f"{name}: {error}"
-            if not self._skip or isinstance(error, MemoryError):
+            if not self._skip:
                 raise ValueError(f"{reason} Repair the file, or pass {SKIP} to leave it out.") from error
             with self._lock:
                 if i not in self._unreadable:

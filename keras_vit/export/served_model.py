@@ -163,7 +163,12 @@ def _activation(model: keras.Model) -> str:
     """Returns the name of the activation of a model's classifier or last layer, `"linear"` for none."""
     if isinstance(model, (VisionTransformer, BiT)):
         return model.config.classifier_activation or "linear"
-    return getattr(getattr(model.layers[-1], "activation", None), "__name__", "linear")
+    last = model.layers[-1]
+    if isinstance(last, keras.Model):
+        return _activation(last)
+    if isinstance(last, keras.layers.Softmax):
+        return "softmax"
+    return getattr(getattr(last, "activation", None), "__name__", "linear")
 
 
 def classes_of(model: keras.Model) -> int | None:

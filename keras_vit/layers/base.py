@@ -404,11 +404,13 @@ def weights_by_path(model: keras.Model) -> dict[str, Any]:
 
     For example `"block_0/attention/query/kernel"`: the layer's name, then the path inside the layer.
     """
-    return {
-        f"{layer.name}{weight.path.removeprefix(layer.path)}": weight
-        for layer in model.layers
-        for weight in layer.weights
-    }
+    return {_path_in(layer, weight.path): weight for layer in model.layers for weight in layer.weights}
+
+
+def _path_in(layer: keras.layers.Layer, path: str) -> str:
+    """Returns the path of what is inside a layer of a model; in an inner model, paths lack the name of that model."""
+    within = f"{path}/".startswith(f"{layer.path}/")
+    return layer.name + path.removeprefix(layer.path) if within else f"{layer.name}/{path}"
 
 
 def layers_by_path(model: keras.Model) -> dict[str, keras.layers.Layer]:
@@ -417,7 +419,7 @@ def layers_by_path(model: keras.Model) -> dict[str, keras.layers.Layer]:
     Outer ones come first. As in `weights_by_path`, a path does not depend on where the model was built.
     """
     return {
-        f"{layer.name}{inner.path.removeprefix(layer.path)}": inner
+        _path_in(layer, inner.path): inner
         for layer in model.layers
         for inner in layers_inside(layer)
         if inner.path  # None before a layer is built

@@ -73,7 +73,7 @@ def _features(maps: list[Any], policy: Any) -> Any:
 
 
 def linear_segmenter(config: LinearSegmenterConfig, backbone: VisionTransformer, policy: Any) -> Any:
-    """Builds the linear head on the backbone: batch normalisation and a linear layer, applied to each patch."""
+    """Builds a linear head on a backbone, for each patch; returns symbolic logits `(batch, rows, columns, classes)`."""
     # With `zero_shot` cosines of the classes' vectors and the values of the last block.
     if config.zero_shot:
         return _cosines(config, backbone, policy)

@@ -176,3 +176,15 @@ def test_two_tables_of_positions_have_one_shape(golden, tmp_path):
     second = {name.replace("txt/", "txt/Encoder_0/"): arrays[name][:, :1]}
     with pytest.raises(ValueError, match="tables of text positions must have one shape"):
         keras_vit.load_image_text(save(tmp_path / "file.npz", arrays | second), tokenizer=None)
+
+
+def test_a_projection_without_bias_comes_back(tmp_path):
+    """The file has a bias of zeros, as all of big_vision's do; writing it was a KeyError."""
+    sizes = {"image_size": 16, "patch_size": 8, "width": 64, "depth": 1, "heads": 1, "mlp_width": 64}
+    config = keras_vit.ViTConfig(**sizes, class_token=False, pooling="map", projection=8, projection_bias=False)
+    model = keras_vit.VisionTransformer(config)
+    keras_vit.to_checkpoint(model, tmp_path / "model.npz", "big_vision")
+    back = keras_vit.load(tmp_path / "model.npz")
+    assert back.config == config and not np.load(tmp_path / "model.npz")["head/bias"].any()
+    for one, other in zip(back.get_weights(), model.get_weights(), strict=True):
+        np.testing.assert_array_equal(one, other)

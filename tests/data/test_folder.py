@@ -3,6 +3,7 @@
 import io
 import os
 import shutil
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -295,3 +296,14 @@ def test_names_that_no_class_can_have(root, name):
     (root / "test" / "ant" / "again").symlink_to(root / "test", target_is_directory=True)
     with pytest.raises(ValueError, match="ant/again links back to a folder above it"):
         in_order(root / "test")
+
+
+def test_memory_that_runs_out_is_no_bad_picture(tmp_path, monkeypatch):
+    """Whether bad pictures are left out or not."""
+    make(tmp_path, train={"cat": 2, "dog": 2})
+    for on_bad_image in ("stop", "skip"):
+        with open_data(tmp_path, image_size=SIZE, batch_size=2, shuffle=False, on_bad_image=on_bad_image) as stream:
+            monkeypatch.setattr(type(stream._data), "read", mock.Mock(side_effect=MemoryError))
+            with pytest.raises(MemoryError):
+                stream.batch(0)
+            monkeypatch.undo()

@@ -285,7 +285,7 @@ def test_cocos_instances(tmp_path):
     runs = {"counts": [0, 100, 380], "size": [20, 24]}
     rows = [
         {"image_id": 1, "category_id": 7, "segmentation": box, "iscrowd": 0},
-        {"image_id": 1, "category_id": 3, "segmentation": runs, "iscrowd": 0},
+        {"image_id": 1, "category_id": 3, "segmentation": runs, "iscrowd": 0, "area": None},
         {"image_id": 1, "category_id": 3, "segmentation": runs, "iscrowd": 1},
     ]
     about = {"categories": CATEGORIES, "images": [{"id": 1, "file_name": "a.jpg"}], "annotations": rows}

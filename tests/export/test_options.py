@@ -13,6 +13,7 @@ from keras_vit.export.exporting import differences
 from keras_vit.export.served_model import (
     Signature,
     calibration_images,
+    classes_of,
     plain_model,
     serve,
     served_model,
@@ -195,6 +196,18 @@ def test_models_that_do_not_fit(monkeypatch, tmp_path):
     with pytest.raises(ValueError, match="2.1 GB of weights.*'saved_model'"):
         export(shared_model(), tmp_path / "model.onnx")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_softmax_is_not_added_to_one():
+    """Whatever the last layer is: a softmax by itself, or a model that ends in one."""
+    features, whole = (
+        CONFIG.replace(**changes) for changes in ({"classes": None}, {"classifier_activation": "softmax"})
+    )
+    head = keras.layers.Dense(3), keras.layers.Softmax()
+    for layers in ((shared_model(features), *head), (shared_model(whole),)):
+        model = keras.Sequential([keras.Input((8, 12, 3)), *layers])
+        assert not Signature.of(model, uint8=False, softmax=True).softmax
+        assert classes_of(model) == model.output_shape[-1]
 
 
 def test_a_new_head_is_no_comparison(monkeypatch, tmp_path):

@@ -64,7 +64,7 @@ def test_processes_of_pytorch_are_refused(backend):
         try:
             both.fit(x, batch_size=8, verbose=0)
         except ValueError as error:
-            assert "each of 2 replicas would compare its own part" in str(error)
+            assert "each of 2 replicas has only a part" in str(error)
             print("refused")
 """
     program, _, _ = TRAIN.partition("        history = ")

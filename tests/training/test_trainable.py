@@ -61,6 +61,14 @@ def test_by_layer_weight_and_wildcard():
     assert freeze(model, "norm1") == [f"block_{i}/norm1/{w}" for i in (0, 1) for w in ("gamma", "beta")]  # not norm10
 
 
+def test_layers_of_an_inner_model_have_its_name_before_theirs():
+    model = keras.Sequential([keras.Input((8, 8, 3)), make(), keras.layers.Dense(2)])
+    name = model.layers[0].name
+    frozen = freeze(model, "block_0")
+    assert frozen and all(path.startswith(f"{name}/block_0/") for path in frozen)
+    assert not any(weight.trainable for weight in model.layers[0].get_layer("block_0").weights)
+
+
 def test_frozen_weights_stay_and_files_know(tmp_path):
     model = VisionTransformer(CONFIG)
     freeze(model, ["embedding", "block_0", "block_1/mlp/fc1", "block_1/attention/query/kernel"])
