@@ -72,8 +72,8 @@ def _rows(config: ViTConfig, layout: str) -> list[Row]:
     if config.representation_size:
         rows += dense_rows("pre_logits", "pre_logits", width, features)
     if config.projection:
-        kernel, bias = dense_rows("head", "projection", width, config.projection)
-        rows += [kernel, bias if config.projection_bias else dataclasses.replace(bias, path=None)]
+        *rest, bias = dense_rows("head", "projection", width, config.projection)
+        rows += [*rest, bias if config.projection_bias else dataclasses.replace(bias, path=None)]
     elif config.classes:
         rows += dense_rows("head", "head", features, config.classes)
     if layout == "vit_jax":
