@@ -266,7 +266,7 @@ def guess_type(path: pathlib.Path) -> str:
         if b"metadata.json" in head or b"config.json" in head:
             return "it looks like a .keras file. Load it with keras.saving.load_model"
         return cut_off
-    if kind == "torch" and head.startswith(b"PK") and not zipfile.is_zipfile(path):
+    if kind == "torch" and head.startswith(b"PK") and not _is_zip(path):
         return cut_off
     if is_web_page(head):
         return "it is a web page, probably an error message. Download the file again"
@@ -286,6 +286,13 @@ def is_web_page(head: bytes) -> bool:
 def _head(path: pathlib.Path) -> bytes:
     with path.open("rb") as file:
         return file.read(_HEAD)
+
+
+def _is_zip(path: pathlib.Path) -> bool:
+    try:
+        return zipfile.is_zipfile(path)
+    except zipfile.BadZipFile:  # where the end says that the archive lies on several disks
+        return False
 
 
 def _is_torch_zip(path: pathlib.Path, head: bytes) -> bool:

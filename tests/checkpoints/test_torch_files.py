@@ -203,6 +203,17 @@ def test_a_file_of_torch_without_checksums(tmp_path):
     assert open_file(tmp_path / "model.pth")["w"].read().tolist() == [*range(6)]
 
 
+def test_an_archive_of_several_disks_is_damaged(file):
+    """Python's `is_zipfile` is an error there."""
+    saved = io.BytesIO()
+    torch.save({"w": torch.arange(6)}, saved)
+    data = bytearray(saved.getvalue())
+    place = data.index(b"PK\x06\x07")  # where the end of the archive is, then the number of disks
+    data[place + 16 : place + 20] = struct.pack("<I", 2)
+    with pytest.raises(ValueError, match=r"model.pth .*incomplete, or holds something else"):
+        open_file(file(data))
+
+
 def test_damage_is_found_by_checksums(file):
     data = bytearray(archive(dictionary(w=tensor(), row=tensor((4,), (1,), 4), column=tensor((3,), (4,), 2))))
     data[bytes(data).index(FLOATS) + 3] ^= 1
