@@ -167,7 +167,7 @@ def check_absent(*paths: pathlib.Path, overwrite: bool) -> None:
 
 
 def read_safetensors(path: pathlib.Path) -> ArrayFile:
-    """Returns the arrays of a `.safetensors` file and its note. The library checks for gaps and overlaps."""
+    """Opens a `.safetensors` file: its arrays, whose values are not read yet, with its note. It has no gaps then."""
     from safetensors import SafetensorError, safe_open
 
     if kind_of(path) != "safetensors":

@@ -326,8 +326,8 @@ class MaskedImages(Annotated):
     def check_classes_occur(self, on_bad_image: str = "stop", queries: bool = False) -> None:
         """Raises ValueError if a class occurs in none of the training masks, or there is only one class.
 
-        For an EoMT (`queries=True`) one class is enough, unless the masks hold only 0 and `ignore`. A pipeline is not
-        checked.
+        For an EoMT (`queries=True`) classes may be missing, unless the masks hold only 0 and `ignore`. A pipeline is
+        not checked.
 
         Also raises ValueError if there are no training pictures, or if a mask cannot be read and `on_bad_image` is not
         `"skip"`; OSError for folders, TypeError for other sources, ImportError without Pillow, as in `open_masks`.

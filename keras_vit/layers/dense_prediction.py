@@ -85,6 +85,7 @@ class BatchNormalization(keras.layers.BatchNormalization, BaseLayer):
         super().__init__(momentum=momentum, epsilon=epsilon, **kwargs)
 
     def call(self, inputs: Tensor, training: bool | None = None, mask: Any = None) -> Tensor:
+        """Returns normalised inputs; in training by mean and variance of the batches of all processes."""
         if not (training and self.trainable):
             return super().call(inputs, training=False)
         x = ops.cast(inputs, float32_or_better(inputs.dtype))

@@ -206,7 +206,7 @@ class ConfiguredModel(Noting, TrackingModel, SharedModel, keras.Model):
         return not known
 
     def _functions(self) -> _Functions:
-        """Returns what the program calls, made again after a change."""
+        """Returns the kept functions of the layers that the program calls, made again where the model has changed."""
         if self._program is None or is_compiled():
             return _NOTHING
         known = vars(self).get("_flat")

@@ -194,6 +194,7 @@ class MeasuredBoxes(tasks.Measured):
         return {"ap": np.nan_to_num(result.ap), "ap50": np.nan_to_num(result.ap50)}  # NaN without any box
 
     def draw(self, path: Path) -> None:
+        """Writes a figure to `path`: a few pictures with their labelled boxes, and with the boxes that are found."""
         colours = [*itertools.islice(safe_colours(), self.model.config.classes)]
         rows: tuple[list[Any], list[Any]] = ([], [])
         for picture, target in itertools.islice(self.pairs, tasks.SHOWN):

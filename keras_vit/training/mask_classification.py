@@ -294,7 +294,7 @@ class MaskClassificationLoss:
         return found
 
     def _drawn(self, labels: Any, seed: Any) -> dict[str, Any]:
-        """Returns uniform points as `_given` does, drawn from `seed`, or where that is None from the loss's seeds."""
+        """Returns random points, a dict of `match`, `candidates` and `random`, from `seed` or the loss's own seeds."""
         pictures, masks = ops.shape(labels)
         chosen = int(self.importance * self.points)
         count = int(self.points * self.oversample)

@@ -326,7 +326,7 @@ def group_normalization(x: Any, groups: int, gamma: Any, beta: Any, epsilon: flo
     import torch.nn.functional as F
 
     view = x.permute(0, 3, 1, 2)
-    if torch.is_grad_enabled() and view[0].numel() < 32 * groups:
+    if torch.is_grad_enabled() and x.shape[1:].numel() < 32 * groups:
         return NotImplemented  # PyTorch's gradients are 1e-2 off where a group has few values, and so no variance
     if x.requires_grad or not torch.is_grad_enabled():
         return F.group_norm(view, groups, gamma, beta, epsilon).permute(0, 2, 3, 1)
