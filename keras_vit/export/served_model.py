@@ -464,7 +464,7 @@ def compared_images(
 def labelled_pictures(
     folder: str | os.PathLike[str], model: VisionTransformer | BiT | DenseModel, class_names: Sequence[str] | None
 ) -> tuple[np.ndarray, np.ndarray | None]:
-    """Returns the pictures of a folder, uint8 `(n, height, width, channels)`, and labels `(n,)`, None if one has none."""
+    """Returns pictures of a folder, uint8 `(n, height, width, channels)`, and labels `(n,)`, None if one has none."""
     folder = expanded_path(folder)
     if not Path(folder).is_dir():
         raise FileNotFoundError(f"The folder of pictures {folder} does not exist. Check the path.")

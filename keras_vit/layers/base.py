@@ -400,10 +400,7 @@ def has_adapters(layer: keras.layers.Layer) -> bool:
 
 
 def weights_by_path(model: keras.Model) -> dict[str, Any]:
-    """Returns the weights of a model by a name that does not depend on where the model was built.
-
-    For example `"block_0/attention/query/kernel"`: the layer's name, then the path inside the layer.
-    """
+    """Returns the weights of a model by layer and attribute, wherever it was built: `block_0/attention/query/kernel`."""
     return {_path_in(layer, weight.path): weight for layer in model.layers for weight in layer.weights}
 
 
