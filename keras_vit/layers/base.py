@@ -400,7 +400,7 @@ def has_adapters(layer: keras.layers.Layer) -> bool:
 
 
 def weights_by_path(model: keras.Model) -> dict[str, Any]:
-    """Returns the weights of a model by layer and attribute, wherever it was built: `block_0/attention/query/kernel`."""
+    """Returns the weights of a model by path, wherever it was built: such as `block_0/attention/query/kernel`."""
     return {_path_in(layer, weight.path): weight for layer in model.layers for weight in layer.weights}
 
 
