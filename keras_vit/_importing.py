@@ -56,12 +56,6 @@ def lazy_names(package: str) -> Callable[[str], object]:
     return __getattr__
 
 
-def imported_names(package: str) -> list[str]:
-    """Returns the `__all__` of a package that imports all that it offers at once."""
-    names = vars(sys.modules[package]).items()
-    return sorted(name for name, value in names if not name.startswith("_") and not inspect.ismodule(value))
-
-
 def import_all(module: ModuleType) -> None:
     """Imports every name in the `__all__` of a package and of its packages; ImportError if one fails."""
     for name in vars(module)["__all__"]:

@@ -262,9 +262,8 @@ class PerChannel:
     each: Check
 
     def __call__(self, name: str, value: Any) -> Any:
-        return (
-            Several(self.each)(name, value) if isinstance(as_python(value), tuple) and value else self.each(name, value)
-        )
+        value = as_python(value)
+        return Several(self.each)(name, value) if isinstance(value, tuple) and value else self.each(name, value)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import numpy as np
 
 from keras_vit._arguments import check_type, whole_numbers
-from keras_vit._options import ABOVE_0, PerChannel, Positive, as_python, checked
+from keras_vit._options import ABOVE_0, PerChannel, Positive, checked
 from keras_vit._processes import ALONE, ALONE_BY_NAME, Processes, connect
 from keras_vit._terminal import Column, Table, TableResult, make_table
 from keras_vit.data import has_test_split, match_labels
@@ -249,7 +249,7 @@ def few_shot(
     """
     shots = whole_numbers("shots", shots, 1)
     seeds = whole_numbers("seeds", range(seeds) if isinstance(seeds, numbers.Integral) else seeds, 0)
-    strengths = PerChannel(ABOVE_0)("l2", as_python(l2))
+    strengths = PerChannel(ABOVE_0)("l2", l2)
     strengths = tuple(map(float, strengths if isinstance(strengths, tuple) else (strengths,)))
     options = {"preprocess": preprocess, "batch_size": batch_size, "on_bad_image": on_bad_image, "progress": progress}
     known, unseen = _features_of_both(model, train, test, distribution, **options)

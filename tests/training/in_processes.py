@@ -68,7 +68,7 @@ def tune_dense(folder, images, recipe, **options):
     options = {"batch_size": 4, "image_size": 16, "learning_rate": 1e-3, "every": 1, "verbose": False} | options
     source = os.path.join(folder, "start.keras")
     done = training.train(source, images, recipe, steps=3, warmup_steps=0, **options)
-    # The gradients of biases of keys are 0, but for rounding, which Adam enlarges to whole steps.
+    # The gradients of biases of keys are 0, except for rounding, which Adam enlarges to whole steps.
     kept = [weight for weight in done.model.weights if not weight.path.endswith("key/bias")]
     weights = [float(np.abs(keras.ops.convert_to_numpy(w)).sum()) for w in kept]
     losses = [row["loss"] for row in done.log]
