@@ -93,7 +93,8 @@ def _load_checkpoint(path: Source, options: Mapping[str, Any]) -> Any:
             reading["numerics"] = "official"
     size = options.get("image_size")
     plan = checkpoints.open_checkpoint(path, image_size=None if size == "dynamic" else size, **reading)
-    config = _with_names_beside(plan.config, path if head is None else head)
+    own = plan.stored if size == "dynamic" else plan.config  # a model of any size keeps the positions of the file
+    config = _with_names_beside(own, path if head is None else head)
     if isinstance(config, models.DenseConfig) and "numerics" in options:
         raise ValueError(f"numerics does not apply to {path}, a model of the kind {config.model}. Leave it out.")
     changes = config_changes(config, options, str(path))
@@ -105,6 +106,16 @@ def _load_checkpoint(path: Source, options: Mapping[str, Any]) -> Any:
     build = {name: options[name] for name in OF_BUILDING if name in options}
     model = checkpoints.load_model(path, plan, new, keep_head=keep_head, **build)
     return model if channels == new.channels else model.with_config(channels=channels)
+
+
+def config_of(source: Source) -> Any:
+    """Returns the config of the model that `load` returns, without its weights; None for a Keras file without one."""
+    is_variant = path_of(source) is None and checkpoints.is_variant(source)
+    path = checkpoints.find_recommended(str(source)) if is_variant else checkpoints.resolve_source(source)
+    if checkpoints.is_keras_file(path):
+        return checkpoints.config_in_file(os.path.expanduser(path))
+    path, head = checkpoints.pair_in(path)
+    return checkpoints.open_checkpoint(checkpoints.find_checkpoint(path), head=head).config
 
 
 def as_model(model: Any) -> Any:
@@ -213,11 +224,7 @@ def _new_model(variant: str, config: Any, options: dict[str, Any], weights: Sour
 
 def _config_of(weights: Source, variant: str) -> Any:
     """Returns the config of a source of weights; ValueError unless it has the layers of the variant."""
-    path = checkpoints.resolve_source(weights)
-    if checkpoints.is_keras_file(path):
-        config = checkpoints.config_in_file(os.path.expanduser(path))
-    else:
-        config = checkpoints.open_checkpoint(checkpoints.find_checkpoint(path)).config
+    config = config_of(weights)
     if config is None or not models.has_layers_of(config, variant):
         known = None if config is None else models.variant_of(config)
         raise ValueError(

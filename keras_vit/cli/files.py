@@ -263,9 +263,7 @@ def export(
     from keras_vit.export.served_model import labelled_pictures
     from keras_vit.zoo import load
 
-    model = load(weights)
-    if image_size is not None:
-        model = model.with_image_size(image_size)
+    model = load(weights, image_size=image_size)
     names = model.config.class_names if classes is None else inputs.lines_of(classes)
     pictures, labels = (None, None) if images is None else labelled_pictures(images, model, names)
     report = export(

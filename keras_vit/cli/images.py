@@ -282,7 +282,7 @@ def segment(
 
         if classes is None:
             return zoo.load(weights, head=maps.get("head"))
-        both = load_pair(weights, tokenizer=tokenizer)
+        both = load_pair(weights, tokenizer=tokenizer, image_size="dynamic")
         return both.zero_shot_segmenter(classes, **given(templates=templates, mode=mode))
 
     return _write_maps(images, weights, output, maps, write, load)

@@ -135,7 +135,8 @@ def finetune(
         if teacher is not None:
             from keras_vit import load
 
-            settings["task"] = training.distillation(load(teacher), distill or "hard")
+            size = given(image_size=changes.get("image_size"))
+            settings["task"] = training.distillation(load(teacher, **size), distill or "hard")
         done = training.finetune(weights, images, plan, **settings)
     else:
         inputs.check_exists(data, kind.annotations)
@@ -336,9 +337,7 @@ def evaluate(
     from keras_vit._processes import connect
 
     first = connect().first  # before anything is computed
-    model = _evaluated_model(weights, names_from, templates)
-    if image_size is not None:
-        model = model.with_image_size(image_size)
+    model = _evaluated_model(weights, names_from, templates, **given(image_size=image_size))
     common: dict[str, Any] = {"preprocess": True, "batch_size": batch_size or 64, "on_bad_image": kind.on_bad_image}
     if probing:
         probe = given(seeds=seeds, l2=l2, shots=few_shot or None)
@@ -398,15 +397,15 @@ def _evaluation_data(
     return {"train": train, "test": test}, list("0123456789")
 
 
-def _evaluated_model(weights: str, names_from: str | None, templates: str | None) -> Any:
+def _evaluated_model(weights: str, names_from: str | None, templates: str | None, **size: Any) -> Any:
     """Returns the model, or of two towers a classifier of the names in a file."""
     if names_from is None:
         from keras_vit.zoo import load
 
-        return load(weights)
+        return load(weights, **size)
     from keras_vit.text.image_text import load_pair
 
-    return load_pair(weights).zero_shot_classifier(inputs.lines_of(names_from), **given(templates=templates))
+    return load_pair(weights, **size).zero_shot_classifier(inputs.lines_of(names_from), **given(templates=templates))
 
 
 @command("cifar", "'pretrain B/16'")

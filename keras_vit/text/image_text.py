@@ -344,7 +344,7 @@ def load_image_text(
     tokenizer: str | os.PathLike[str] | None = None,
     like: str | None = None,
     numerics: Literal["official", "publisher"] | None = None,
-    image_size: ImageSize | None = None,
+    image_size: ImageSize | Literal["dynamic"] | None = None,
     dtype: DType = None,
 ) -> ImageText | OpenVocabularyDetector:
     """Loads both towers of a CLIP, SigLIP, SigLIP 2, LiT, TIPS or OWL, and their tokenizer.
@@ -424,9 +424,9 @@ def load_image_text(
 
 def load_pair(source: Source, **options: Any) -> ImageText:
     """Returns what `load_image_text` does, where whole pictures are to be compared with texts; TypeError for an OWL."""
-    both = load_image_text(source, **options)
-    if isinstance(both, OpenVocabularyDetector):
+    if holds_detector(source):
         raise TypeError(f"{source} is an OWL, which finds boxes in pictures: use `keras-vit detect`.")
+    both: Any = load_image_text(source, **options)
     return both
 
 

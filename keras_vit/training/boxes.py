@@ -53,7 +53,8 @@ class BoxDetection(tasks.Task):
         model, recipe, settings, owl = given.model, given.recipe, given.settings, None
         boxes = open_boxes(given.data, classes=settings.classes, class_names=settings.class_names)
         if isinstance(model, (str, os.PathLike)):
-            model = (load_image_text if holds_detector(model) else load)(model, dtype=settings.dtype)
+            size = {"image_size": recipe.image_size} if "image_size" in recipe.given else {}
+            model = (load_image_text if holds_detector(model) else load)(model, dtype=settings.dtype, **size)
             given = given.changed(settings=settings.adapted(dtype=None))
         if isinstance(model, OpenVocabularyDetector):
             if boxes.class_names is None:

@@ -172,7 +172,7 @@ def distilled_model(student: Model, teacher: keras.Model, kind: str) -> keras.Mo
     """Returns a model of the predictions that `DistillationLoss` takes, with the weights of the student."""
     sizes = [getattr(model, "input_shape", (None,) * 4)[1:] for model in (student, teacher)]
     if any(a != b for a, b in zip(*sizes, strict=True) if a and b):
-        advice = f"teacher.with_image_size({sizes[0][:2]}), or another image_size"
+        advice = f"load(source, image_size={sizes[0][:2]}), or another image_size"
         if sizes[0][-1] != sizes[1][-1]:
             advice = "a teacher for as many channels"
         raise ValueError(f"The student takes images of {sizes[0]}, but the teacher takes {sizes[1]}. Pass {advice}.")

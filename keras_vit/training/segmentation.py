@@ -94,7 +94,8 @@ class LinearSegmentation(tasks.Task):
 
     def model(self, given: tasks.Given, images: ImageStream) -> LinearSegmenter:
         """Returns a copy of a segmenter, or a new head on a copy of the model, for crops of the recipe's size."""
-        source, recipe = tasks.loaded(given), given.recipe
+        recipe = given.recipe
+        source = tasks.loaded(given, lambda config: _crop_and_input(recipe, config)[1].get("image_size"))
         if isinstance(source, LinearSegmenter):
             return self._with_its_head(source, recipe, images)
         if isinstance(source, EoMT):
@@ -102,7 +103,7 @@ class LinearSegmentation(tasks.Task):
         if not self.frozen and recipe.lora_rank is not None:
             raise ValueError("frozen=False trains the backbone, but lora_rank trains its adapters. Give only one.")
         check_type("model", source, VisionTransformer, "a VisionTransformer or a LinearSegmenter")
-        crop, size = _crop_and_input(recipe, source)
+        crop, size = _crop_and_input(recipe, source.config)
         backbone = tasks.bare_backbone(source, **size, drop_path=recipe.drop_path)
         if self.layers > backbone.config.depth:
             raise ValueError(f"layers={self.layers} shall be read, but the model has {backbone.config.depth} blocks.")
@@ -134,7 +135,7 @@ class LinearSegmentation(tasks.Task):
                 "model and give it in place of its file: then they are matched by name."
             )
         refuse(_OF_HEADS, {**vars(self), "drop_path": recipe.drop_path}, {"model": "LinearSegmenter"})
-        crop, size = _crop_and_input(recipe, source)
+        crop, size = _crop_and_input(recipe, source.config)
         if crop != source.config.crop_size:  # no side of a picture may be shorter than that of the windows
             size |= {"short_side": max(crop), "stride": tuple(map(min, source.config.stride, crop))}
         return source.with_config(**size, crop_size=crop, dropout=recipe.dropout, class_names=names or known)
@@ -164,12 +165,12 @@ class LinearSegmentation(tasks.Task):
         return MeasuredMasks(run.model, run.tests, run.sharing, run.given.data.ignore)
 
 
-def _crop_and_input(recipe: Recipe, model: Any) -> tuple[tuple[int, int], dict[str, Any]]:
+def _crop_and_input(recipe: Recipe, config: Any) -> tuple[tuple[int, int], dict[str, Any]]:
     """Returns the size of the recipe's crops, and the change of a config for inputs as large, in whole patches."""
     crop = pair("image_size", recipe.image_size)
-    if model.config.dynamic:
+    if config.dynamic:
         return crop, {}
-    margins = centre_margins(crop, model.config.patch_size)
+    margins = centre_margins(crop, config.patch_size)
     return crop, {"image_size": tuple(side + sum(margin) for side, margin in zip(crop, margins, strict=True))}
 
 
@@ -370,10 +371,10 @@ class EoMTSegmentation(tasks.Task):
         recipe, task = given.recipe, images.task
         if task == "instance" and given.data.stuff:
             task = "panoptic"
-        source = tasks.loaded(given)
         size = pair("image_size", recipe.image_size)
         if size[0] != size[1]:
             raise ValueError(f"image_size must be a square for an EoMT, but {size} was given.")
+        source = tasks.loaded(given, lambda config: _size_in_patches(size, config.patch_size))
         names = tasks.names_of(images)
         if isinstance(source, EoMT):
             known = source.config
@@ -426,12 +427,18 @@ class EoMTSegmentation(tasks.Task):
         return MeasuredSegments(run.model, run.tests, run.sharing, run.given.data.stuff)
 
 
+def _size_in_patches(size: tuple[int, int], patch: tuple[int, int]) -> tuple[int, int]:
+    """Returns the size, or for patches that do not divide it that of as many patches as it has of 16 pixels."""
+    divides = size[0] % 16 or not any(side % n for side, n in zip(size, patch, strict=True))
+    return size if divides else (size[0] // 16 * patch[0], size[1] // 16 * patch[1])
+
+
 def new_eomt(source: Any, size: tuple[int, int], classes: int, names: Any, task: str, queries: int) -> EoMT:
     """Returns an EoMT for these classes and a task, on a copy of a VisionTransformer."""
     # There are as many blocks with queries as in the published models of that depth.
     check_type("model", source, VisionTransformer, "a VisionTransformer or an EoMT")
-    divides = size[0] % 16 or not any(side % patch for side, patch in zip(size, source.config.patch_size, strict=True))
-    backbone = tasks.bare_backbone(source, image_size=size, **({} if divides else {"patch_size": 16}))
+    keeps = size == _size_in_patches(size, source.config.patch_size)
+    backbone = tasks.bare_backbone(source, image_size=size, **({} if keeps else {"patch_size": 16}))
     depth = backbone.config.depth
     blocks = 3 if depth <= 12 else 4 if depth < 40 else 5
     config = EoMTConfig(

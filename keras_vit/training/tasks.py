@@ -21,7 +21,7 @@ from keras_vit.models.changes import arithmetic
 from keras_vit.models.dense_config import WITHOUT_TOP
 from keras_vit.training.distribution import Batch, Distribution, FilledBatches, Sharing
 from keras_vit.training.recipes import Recipe, build_loss
-from keras_vit.zoo import load
+from keras_vit.zoo import config_of, load
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -340,9 +340,11 @@ def bare_backbone(source: VisionTransformer, **changes: Any) -> VisionTransforme
     return source.with_config(**WITHOUT_TOP, **norm, **changes)
 
 
-def loaded(given: Given) -> Any:
-    """Returns the model that is given, or what `load` makes of a name or a file."""
-    return given.model if isinstance(given.model, keras.Model) else load(given.model, dtype=given.settings.dtype)
+def loaded(given: Given, size_of: Callable[[Any], Any]) -> Any:
+    """Returns the model that is given, or what `load` makes of a name or a file, at the size for its config."""
+    if isinstance(given.model, keras.Model):
+        return given.model
+    return load(given.model, image_size=size_of(config_of(given.model)), dtype=given.settings.dtype)
 
 
 def logits_model(model: Model) -> keras.Model:

@@ -94,7 +94,7 @@ WRONG = {
     'temperature=2.0 is for kind="soft", but kind=.hard. was given': lambda: DistillationLoss("hard", temperature=2.0),
     "teacher must be a Keras model.*but str was given": lambda: training.distillation("ViT-B/16"),
     "the 3 classes of the data, but it has 5": lambda: distil(new_model(), new_model(classes=5)),
-    r"the teacher takes \(16, 16, 3\). Pass teacher.with_im": lambda: distil(new_model(), new_model(image_size=16)),
+    r"the teacher takes \(16, 16, 3\). Pass load": lambda: distil(new_model(), new_model(image_size=16)),
     r"of \(8, 8, 1\), but the teacher takes \(8, 8, 3\). Pass a teacher for as many channels": lambda: finetune(
         new_model(channels=1), (IMAGES[0][..., 0], IMAGES[1]), task=training.distillation(new_model())
     ),

@@ -51,6 +51,7 @@ def _with_head(
         layout=layout,
         dialect=title,
         stored=config,
+        image_size=None,  # of the backbone by itself
         arrays={**kept, **arrays},
         unused=[*backbone.unused, *left, *unused],
         warnings=[dataclasses.replace(r, kind="note") if r.kind == "assumed" else r for r in warnings],
