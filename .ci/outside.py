@@ -1,10 +1,11 @@
-"""What a newcomer does with the wheel, outside a checkout: three commands, each block of the README alone, two pages.
+"""What a newcomer does with the wheel, outside a checkout: three commands, the blocks of the README, two pages.
 
     python .ci/outside.py WHEEL BACKEND README FOLDER
 
-Makes an environment in FOLDER with the wheel and one backend, times the commands, and runs each block in a process and
-a folder of its own, with no variable set. The blocks that export come last: their extra brings TensorFlow, which Keras
-takes unless KERAS_BACKEND is set. A warning is a failure. Only the standard library is needed.
+Makes an environment in FOLDER with the wheel and one backend, times the commands, and runs each block in a process of
+its own, with no variable set: those of the README in one folder, in order, each page in another. The blocks that
+export come last: their extra brings TensorFlow, which Keras takes unless KERAS_BACKEND is set. A warning is a failure.
+Only the standard library is needed.
 """
 
 import os
@@ -72,16 +73,16 @@ def main(wheel: str, backend: str, readme: str, folder: str) -> None:
     exports = [name for name, code in codes.items() if ".tflite" in code]
     for name in [name for name in codes if name not in exports]:
         if name != "tutorial" or backend == "torch":  # it writes a file of PyTorch
-            run_alone(name, codes[name], python, place, None)
+            run_block(name, codes[name], python, place, None)
     run(f"install [{backend},demo,export]", *install, f"{Path(wheel).absolute()}[{backend},demo,export]")
     for name in exports:
-        run_alone(name, codes[name], python, place, {**os.environ, "KERAS_BACKEND": backend})
+        run_block(name, codes[name], python, place, {**os.environ, "KERAS_BACKEND": backend})
 
 
-def run_alone(name: str, code: str, python: str, place: Path, variables: dict[str, str] | None) -> None:
-    """Runs a block in a process and a folder of its own."""
-    alone = place / name
-    alone.mkdir()
+def run_block(name: str, code: str, python: str, place: Path, variables: dict[str, str] | None) -> None:
+    """Runs a block in a process of its own, and in the folder of its page."""
+    alone = place / name.partition(",")[0]
+    alone.mkdir(exist_ok=True)
     run(name, python, "-c", code, cwd=alone, env=variables)
 
 

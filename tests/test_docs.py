@@ -9,6 +9,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import typing
@@ -16,10 +17,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cyclopts import CycloptsError, MissingArgumentError
 
 import keras_vit
-from keras_vit.cli.program import APP
+from keras_vit.cli import main
 from tests.pages import blocks
 from tests.processes import environment, script
 
@@ -424,22 +424,81 @@ def test_a_notebook_is_what_its_script_says_with_fresh_outputs(path):
     assert any(cell["outputs"] for cell in code)
 
 
-def test_every_command_line_on_a_page_is_understood():
-    """In blocks, where two spaces or # begin what is said of it; in sentences, which may leave arguments out."""
-    faults, seen = [], 0
+class Reached(BaseException):
+    """Raised where a command would start Keras, to compute."""
+
+
+def command_lines():
+    """Each `keras-vit ...` on a page: in blocks, where two spaces or # begin what is said of it, and in sentences.
+
+    `keras-vit COMMAND` in a sentence is the name of a command.
+    """
     for path in [*(ROOT / "docs").rglob("*.md"), *(ROOT / name for name in ("README.md", *OUTSIDE))]:
         page = path.read_text(encoding="utf-8")
-        in_blocks = re.findall("^    keras-vit (.+)$", page, re.M)
-        for line in in_blocks + re.findall(r"`keras-vit\s+([^`]+)`", page):
+        in_blocks = re.findall(r"^    (?:.+ )?(?<!install )keras-vit (.+)$", page, re.M)
+        for line in in_blocks + re.findall(r"`keras-vit\s+([^`\s]+\s[^`]+)`", page):
             words = shlex.split(re.split(" {2,}|#", line)[0])
-            if words[0] in ("COMMAND", "..."):
-                continue
-            seen += 1
-            try:
-                words = [word for word in words if word != "--json"]
-                APP.parse_args(words, exit_on_error=False, print_error=False)
-            except CycloptsError as error:
-                if line in in_blocks or not isinstance(error, MissingArgumentError):
-                    faults.append(f"{path.name}: keras-vit {line}: {error}")
+            yield f"{path.relative_to(ROOT)}: keras-vit {line}", [word for word in words if word != "COMMAND"]
+
+
+def test_every_command_line_on_a_page_works(shared, tmp_path, monkeypatch, capsys):
+    """Up to where it would download or compute: in a folder that has what the pages name."""
+
+    def stop():
+        raise Reached
+
+    for name in ("photos", "labelled", "digits", "scenes", "coco", "my_pictures"):
+        shutil.copytree(shared[0] / "photos", tmp_path / name)
+    runs = [f"runs/{name}/model.keras" for name in ("finetune", "tutorial", "dinov2", "large")]
+    for name in (*runs, "B_16.npz", "features.npz", "instances.json", "names.txt", "coco/panoptic_train.json"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("cat\ndog\n")
+    for name in ("photo.jpg", "digits/test/3/1004.png"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(shared[0] / "photo.jpg", tmp_path / name)
+    (tmp_path / "labels.csv").write_text("image,animals\nphoto.jpg,cat dog\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("KERAS_VIT_OFFLINE", "1")
+    monkeypatch.setenv("KERAS_VIT_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr("keras_vit.cli.inputs.start_keras", stop)
+    monkeypatch.setattr("keras_vit.cli.files.require_packages", lambda *_: None)
+    faults, seen = [], 0
+    for shown, words in command_lines():
+        seen += 1
+        try:
+            code = main(["glyphs" if word == "FILE" else word for word in words])
+        except (Reached, SystemExit):  # help and its like end with SystemExit
+            continue
+        said = capsys.readouterr().err
+        if code and "KERAS_VIT_OFFLINE" not in said:
+            faults.append(f"{shown}\n    {said}")
     assert not faults, "\n".join(faults)
-    assert seen > 30
+    assert seen > 50
+
+
+# Of other programs: Python, pip, Keras, PyTorch, TensorFlow, CUDA, Linux.
+FOREIGN = (
+    "No module named|requires a different Python|Could not locate class|size mismatch|CUDA out of memory|Killed|"
+    "RESOURCE_EXHAUSTED|oneDNN custom operations|Could not find cuda drivers|failed call to cuInit"
+)
+VARIES = re.compile(r"\.\.\.|\(\d[\d, ]*\)|'[^']*'|\b\d[\w.]*(?: x \d+)?")
+
+
+def test_every_message_that_the_page_of_errors_quotes_is_in_the_package():
+    """Its words in their order in one string of the source; what stands in quotes, numbers and `...` may vary."""
+    page = (ROOT / "docs" / "errors.md").read_text("utf-8")
+    sources = (path.read_text("utf-8") for path in (ROOT / "keras_vit").rglob("*.py"))
+    nodes = [node for source in sources for node in ast.walk(ast.parse(source))]
+    strings = [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+    strings += [
+        "".join(getattr(part, "value", "") if isinstance(part, ast.Constant) else "..." for part in node.values)
+        for node in nodes
+        if isinstance(node, ast.JoinedStr)
+    ]
+    cells = re.findall(r"^\| (.+?) \|", page, re.M)
+    quoted = [text for cell in cells for text in re.findall(r"`([^`]+)`", cell) if len(text) > 8]
+    own = [text for text in quoted if not re.match(FOREIGN, text)]
+    patterns = {text: ".*".join(re.escape(part.strip()) for part in VARIES.split(text) if part.strip()) for text in own}
+    gone = [text for text, pattern in patterns.items() if not any(re.search(pattern, s) for s in strings)]
+    assert not gone, "\n".join(gone)
+    assert len(own) > 25

@@ -1,4 +1,4 @@
-"""Each block of the README's Python runs by itself in an empty folder."""
+"""The blocks of the README's Python run one after another in one folder, each by itself."""
 
 import re
 
@@ -13,15 +13,20 @@ pytestmark = pytest.mark.long
 BLOCKS = [code for reason, code in blocks("README.md") if not reason]
 
 
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("readme")
+
+
 @pytest.fixture
-def empty_folder(tmp_path, monkeypatch):
-    """Where a newcomer pastes a block: nothing is there, nothing is downloaded."""
+def one_folder(tmp_path, folder, monkeypatch):
+    """Where a newcomer pastes the blocks: only what earlier ones wrote is there, nothing is downloaded."""
     pytest.importorskip("PIL")
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.chdir(folder)
     monkeypatch.setenv("KERAS_VIT_OFFLINE", "1")
     monkeypatch.setenv("KERAS_VIT_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("PYTHONPATH", environment(KERAS_BACKEND="tensorflow")["PYTHONPATH"])  # which writes LiteRT files
-    return tmp_path
+    return folder
 
 
 # What they call is tested on each backend; here the words of the page are tested. An export takes half a minute.
@@ -31,7 +36,7 @@ def empty_folder(tmp_path, monkeypatch):
     [pytest.param(code, marks=pytest.mark.nightly if "keras_vit.export(" in code else ()) for code in BLOCKS],
     ids=range(len(BLOCKS)),
 )
-def test_a_block_of_the_readme_runs_alone(block, empty_folder, capsys):
+def test_a_block_of_the_readme_runs(block, one_folder, capsys):
     for package in ("sklearn", "matplotlib"):
         pytest.importorskip(package)
     if "keras_vit.export(" in block and keras_vit.export.FORMATS["litert"].missing():
@@ -40,4 +45,4 @@ def test_a_block_of_the_readme_runs_alone(block, empty_folder, capsys):
     printed = capsys.readouterr()
     assert "glyph" not in printed.err and ('sample_image("character.png"))' not in block or "'R'" in printed.out)
     for written in re.findall(r'"([\w/]+\.(?:npz|tflite|png))"', block.replace("sample_image(", "")):
-        assert written in ("character.png", "digit.png") or (empty_folder / written).exists()
+        assert written in ("character.png", "digit.png") or (one_folder / written).exists()

@@ -110,12 +110,12 @@ def download(name: str, /) -> Result:
     """Fetches a checkpoint into the cache and prints where it is.
 
     Args:
-        name: of the catalogue, or an address
+        name: of the catalogue, an address, or a variant, such as ViT-B/16, for its recommended checkpoint
     """
-    from keras_vit.checkpoints import find_checkpoint
+    from keras_vit.checkpoints import find_checkpoint, resolve_source
     from keras_vit.checkpoints.files import weight_files
 
-    path = find_checkpoint(name)
+    path = find_checkpoint(resolve_source(name))
     size = sum(file.stat().st_size for file in weight_files(path))
     return Result({"path": str(path), "bytes": size}, printable(path))
 

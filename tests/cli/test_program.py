@@ -95,6 +95,7 @@ ALSO_BEFORE_KERAS = {
     "nothing recommended": ("predict photo.png --weights H/14", "ViT-H_14"),
     "name to download": ("download imagenet21k/ViT-B_17", "ViT-B_16"),
     "offline": ("download sam/ViT-B_16", "KERAS_VIT_OFFLINE"),
+    "variant to download": ("download ViT-B/16", "KERAS_VIT_OFFLINE"),
     "data that is a file": ("evaluate glyphs photo.png", "It is a file"),
     "source to convert": ("convert missing.npz out.keras", "There is no file or folder missing.npz"),
     "unknown ending": ("convert glyphs out.foo --layout timm", ".safetensors file, or a folder"),
