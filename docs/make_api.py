@@ -34,6 +34,7 @@ PAGES: dict[str, list[tuple[str, str, str]]] = {
         ("linear_segmenter", "LinearSegmenter", "LinearSegmenter LinearSegmenterConfig"),
         ("depth_models", "DPT and LinearDepth", "DPT DPTConfig LinearDepth LinearDepthConfig"),
         ("detector", "Detector", "Detector DetectorConfig"),
+        ("anomaly_detector", "AnomalyDetector", "AnomalyDetector AnomalyConfig"),
     ],
     "training": [
         ("finetune", "Fine-tune", "finetune train RunOptions Trained draw_curve"),
@@ -158,6 +159,11 @@ PAGES: dict[str, list[tuple[str, str, str]]] = {
         ("detect", "Detect objects", "detect Detection plot suppressed"),
         ("metrics", "Average precision", "evaluate MeanAP MeanAPResult"),
     ],
+    "anomaly": [
+        ("fit", "Detect anomalies", "fit detect Anomaly plot"),
+        ("metrics", "Metrics of anomalies", "evaluate metrics AnomalyMetrics"),
+        ("parts", "Threshold, coreset and foreground", "conformal_threshold greedy_coreset foreground_mask"),
+    ],
 }
 ABOUT = "Models, weights and pictures."
 FACTORIES_TOO = ", `ViT_B16`, `DINOv2_B14` and all others"
@@ -205,6 +211,7 @@ segmenter = keras_vit.LinearSegmenter(head)  # random weights
 depth_model = keras_vit.LinearDepth(keras_vit.LinearDepthConfig(backbone=backbone, blocks=(3,)))  # random weights
 boxes = keras_vit.DetectorConfig(backbone=eomt_config.backbone, classes=3, embedding=8)
 detector = keras_vit.Detector(boxes)  # random weights
+inspector = keras_vit.anomaly.fit(model, pixels, image_size=24, false_alarms=0.3, verbose=False)
 """
 
 

@@ -1,3 +1,4 @@
+from keras_vit import anomaly as anomaly
 from keras_vit import data as data
 from keras_vit import depth as depth
 from keras_vit import detection as detection
@@ -17,6 +18,8 @@ from keras_vit.checkpoints import to_checkpoint as to_checkpoint
 from keras_vit.models import BIT_VARIANTS as BIT_VARIANTS
 from keras_vit.models import DPT as DPT
 from keras_vit.models import VARIANTS as VARIANTS
+from keras_vit.models import AnomalyConfig as AnomalyConfig
+from keras_vit.models import AnomalyDetector as AnomalyDetector
 from keras_vit.models import BiT as BiT
 from keras_vit.models import BiTConfig as BiTConfig
 from keras_vit.models import CreateOptions as CreateOptions

@@ -151,7 +151,7 @@ def open_data(
         stream.class_names = stream.class_names or names
         return stream
     if kind == base.NO_TARGET and holdout is None:
-        examples = _open_pictures(source, part, how)
+        examples = open_pictures(source, part, how)
     else:  # a share is held out as of labelled images
         labels = Labels("class" if kind == base.NO_TARGET else target, count, names)
         examples = _open_examples(source, part, shuffle, labels, how)
@@ -229,9 +229,13 @@ def _transform(
     return augmentation.transform(augmentation=augmentation, channels=channels, **fields, **of_masks)
 
 
-def _open_pictures(source: Any, split: str, reading: base.Reading) -> base.Examples:
+def open_pictures(source: Any, split: str, reading: base.Reading) -> base.Examples:
+    """Returns pictures without labels: a folder, files, arrays, or what else `open_data` takes, except pipelines."""
     if isinstance(source, tuple) and len(source) == 2:
         source = source[0]
+    if isinstance(source, list) and source and all(isinstance(item, (str, os.PathLike)) for item in source):
+        paths = [Path(expanded_path(item)) for item in source]
+        return _open_files(paths, [path.as_posix() for path in paths], reading)
     if isinstance(source, list) or len(getattr(source, "shape", ())) in (3, 4):
         return open_arrays(source, None, False, ANY_CLASS, reading)
     if isinstance(source, (str, os.PathLike)) and not str(source).startswith("tfds:"):
@@ -325,12 +329,12 @@ def open_folder_of_pictures(root: Path, reading: base.Reading) -> base.Examples:
     paths = base.image_files(folder)
     if not paths:
         raise ValueError(f"data must be a folder of pictures, but {printable(folder)} has none.")
-    return base.Examples(
-        pictures=paths,
-        labels=np.zeros(len(paths), "int64"),
-        kind="pictures",
-        fingerprint=fingerprint([path.relative_to(folder).as_posix() for path in paths]),
-    ).readable(reading)
+    return _open_files(paths, [path.relative_to(folder).as_posix() for path in paths], reading)
+
+
+def _open_files(paths: list[Path], names: list[str], reading: base.Reading) -> base.Examples:
+    fields = {"labels": np.zeros(len(paths), "int64"), "fingerprint": fingerprint(names)}
+    return base.Examples(pictures=paths, kind="pictures", **fields).readable(reading)
 
 
 def _names_of_folders(

@@ -22,3 +22,4 @@ RESIZES = ("corners", "half_pixel")
 # How many times larger the maps of DPT are than the grid of patches, and what becomes of its last number.
 REASSEMBLE_FACTORS = (4, 2, 1, 0.5)
 DEPTH_OUTPUTS = ("relu", "sigmoid", "clipped")
+DISTANCES = ("cosine", "L2")  # of patches to a bank: 1 - cosine, or Euclidean

@@ -13,11 +13,13 @@ from keras_vit.models.config import ModelConfig as ModelConfig
 from keras_vit.models.config import TextConfig as TextConfig
 from keras_vit.models.config import ViTConfig as ViTConfig
 from keras_vit.models.dense import DPT as DPT
+from keras_vit.models.dense import AnomalyDetector as AnomalyDetector
 from keras_vit.models.dense import DenseModel as DenseModel
 from keras_vit.models.dense import Detector as Detector
 from keras_vit.models.dense import EoMT as EoMT
 from keras_vit.models.dense import LinearDepth as LinearDepth
 from keras_vit.models.dense import LinearSegmenter as LinearSegmenter
+from keras_vit.models.dense_config import AnomalyConfig as AnomalyConfig
 from keras_vit.models.dense_config import DenseConfig as DenseConfig
 from keras_vit.models.dense_config import DetectorConfig as DetectorConfig
 from keras_vit.models.dense_config import DPTConfig as DPTConfig

@@ -10,11 +10,13 @@ from keras import ops
 
 from keras_vit import layers
 from keras_vit._keras import call_layers
+from keras_vit.layers.anomaly import AnomalyHead, PatchDistances
 from keras_vit.layers.base import BaseLayer, Dense, at_least_float32, float32_or_better, initializer
 from keras_vit.layers.choices import REASSEMBLE_FACTORS
 from keras_vit.layers.dense_prediction import Convolution, DetectionHead, WithClassToken
 from keras_vit.layers.tokens import Activation
 from keras_vit.models.dense_config import (
+    AnomalyConfig,
     DenseConfig,
     DepthConfig,
     DetectorConfig,
@@ -242,6 +244,56 @@ class Detector(DenseModel):
     config_type = DetectorConfig
     default_name = "detector"
     outputs_of = staticmethod(detector)
+
+
+# Anomalies
+
+
+def anomaly_detector(config: AnomalyConfig, backbone: VisionTransformer, policy: Any) -> dict[str, Any]:
+    """Builds the comparison of a backbone's patches with a bank; returns symbolic `score` and `map`."""
+    features, _ = token_map(backbone, config.backbone.depth - 1, policy)
+    exact = at_least_float32(policy, "distances")  # 1 - cosine is smaller than float16 and bfloat16 can tell from 0
+    unit = keras.layers.UnitNormalization(dtype=exact, name="unit_features")
+    x = unit(features) if config.metric == "cosine" else features
+    masked = (features,) if config.masking else ()
+    x = PatchDistances(config.bank_size, config.neighbours, config.metric, dtype=exact, name="distances")(x, *masked)
+    return AnomalyHead(config.image_size, config.sigma, dtype=exact, name="anomaly")(x)
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class AnomalyDetector(DenseModel):
+    """Anomaly detection by the distances of patches to those of good pictures, which `keras_vit.anomaly.fit` makes.
+
+    It takes images and returns a dict, float32 or better: `"score"` `(batch,)`, and `"map"` `(batch, height, width)`.
+    For a picture and a decision, use `keras_vit.anomaly.detect`.
+
+    Source: AnomalyDINO (arXiv 2405.14529).
+
+    Examples:
+        >>> tuple(inspector(images)["map"].shape)
+        (4, 24, 24)
+    """
+
+    config_type = AnomalyConfig
+    default_name = "anomaly_detector"
+    outputs_of = staticmethod(anomaly_detector)
+
+    @property
+    def bank(self) -> np.ndarray:
+        """The patches of good pictures, `(M, D)`; of length 1 for the cosine."""
+        return ops.convert_to_numpy(self.get_layer("distances").bank).T
+
+    @property
+    def with_distances(self) -> keras.Model:
+        """A model with the same weights that also returns `"distances"` `(batch, rows, columns)` of the patches."""
+        if not hasattr(self._kept, "distances"):
+            outputs = {**self.output, "distances": self.get_layer("distances").output}
+            self._kept.distances = keras.Model(self.input, outputs)
+        return self._kept.distances
+
+    good_scores = property(lambda self: np.array(self.config.good_scores), doc="As in `AnomalyConfig`, `(n,)`.")
+    threshold = property(lambda self: self.config.threshold, doc="As in `AnomalyConfig`.")
+    false_alarms = property(lambda self: self.config.false_alarms, doc="As in `AnomalyConfig`.")
 
 
 # Queries

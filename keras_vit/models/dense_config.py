@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
 from keras_vit._arguments import check_class_names
-from keras_vit._options import Count, Finite, OneOf, Pair, Positive, Rate, Several, Whole
-from keras_vit.layers.choices import HEAD_ACTIVATIONS
+from keras_vit._options import Count, Finite, From0, Number, OneOf, Pair, Positive, Rate, Several, Whole
+from keras_vit.layers.choices import DISTANCES, HEAD_ACTIVATIONS
 from keras_vit.models.config import Config, Epsilon, ViTConfig
-from keras_vit.preprocessing.images import DETECTOR_PICTURES, DetectorPipeline
+from keras_vit.preprocessing.images import DETECTOR_PICTURES, DetectorPipeline, WholePatches
 
 Blocks = Annotated[tuple[int, ...], Several(Whole(0))]
 # The fields of a backbone, none of which is set: all of its tokens go on.
@@ -199,6 +199,54 @@ class DetectorConfig(NamedClasses):
         """The preprocessing of the model, which resizes as `pictures` says."""
         colours = self.backbone.pipeline
         return DetectorPipeline(self.image_size, colours.mean, colours.std, pictures=self.pictures)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class AnomalyConfig(DenseConfig):
+    """The configuration of an `AnomalyDetector`; options without a word here are as in `keras_vit.anomaly.fit`.
+
+    Attributes:
+        bank_size: M, the number of patches of good pictures.
+        picture_size: Height and width that pictures are resized to, before what fills no patch is cut off.
+        good_scores: The score of each good picture against all other ones; none if there is one picture.
+        threshold: A picture is anomalous if its score is above it; None if there is none.
+        false_alarms: The share of false alarms that the threshold stands for.
+
+    Examples:
+        >>> inspector.config.bank_size  # 36 patches of each of four pictures
+        144
+    """
+
+    bank_size: Positive
+    picture_size: Pair
+    neighbours: Positive = 1
+    metric: Annotated[str, OneOf(DISTANCES)] = "cosine"
+    masking: bool = False
+    sigma: From0 = 4.0
+    good_scores: Annotated[tuple[float, ...], Several(Number())] = ()
+    threshold: Finite | None = None
+    false_alarms: Rate | None = None
+
+    model: ClassVar[str] = "AnomalyDetector"
+    SETTINGS: ClassVar[tuple[str, ...]] = ("sigma", "good_scores", "threshold", "false_alarms")
+    BACKBONE: ClassVar[Mapping[str, Any]] = {**WITHOUT_TOP, "dynamic": False}
+    FINAL_NORMS: ClassVar[tuple[str, ...]] = ("tokens", "none")
+
+    def _check_together(self) -> None:
+        super()._check_together()
+        patch = self.backbone.image_size_of((1, 1))
+        if tuple(n // p * p for n, p in zip(self.picture_size, patch, strict=True)) != self.image_size:
+            size = f"image_size {self.image_size}, whole patches, or less than a patch more"
+            raise ValueError(f"picture_size must be {size}, not {self.picture_size}. Call keras_vit.anomaly.fit again.")
+        if self.neighbours > self.bank_size:
+            raise ValueError(f"neighbours must be at most bank_size, {self.bank_size}, not {self.neighbours}.")
+
+    @functools.cached_property
+    def pipeline(self) -> WholePatches:
+        """The preprocessing of the model."""
+        rest = tuple(n - kept for n, kept in zip(self.picture_size, self.image_size, strict=True))
+        colours = self.backbone.pipeline
+        return WholePatches(self.image_size, colours.mean, colours.std, filter="bicubic", trim=rest)
 
 
 # Depth

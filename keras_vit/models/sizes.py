@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 from keras_vit.layers.choices import REASSEMBLE_FACTORS
 from keras_vit.models.config import BiTConfig, TextConfig, ViTConfig, reduced
 from keras_vit.models.dense_config import (
+    AnomalyConfig,
     DenseConfig,
     DepthConfig,
     DetectorConfig,
@@ -86,6 +87,8 @@ def describe(config: Any, weights: int) -> str:
         output = f"maps of {config.classes:,} classes"
     elif isinstance(config, DetectorConfig):
         output = f"boxes of {config.classes:,} classes"
+    elif isinstance(config, AnomalyConfig):
+        output = f"{config.bank_size:,} patches of good pictures"
     elif config.classes:
         output = f"{config.classifier_activation or 'logits'} of {config.classes:,} classes"
     else:
@@ -200,6 +203,8 @@ def _head_weights(config: Any) -> int:
         return config.queries * width + heads + config.upscale_blocks * upscaling
     if isinstance(config, LinearDepthConfig):  # a matrix from patch and class token of each block, and biases
         return (2 * len(config.blocks) * width + 1) * config.bins
+    if isinstance(config, AnomalyConfig):
+        return config.bank_size * width
     if isinstance(config, DetectorConfig):  # a normalisation, vectors of patches and classes, two numbers
         logits = 2 * width + (width + 1) * (config.embedding + 2) + config.embedding * config.classes
         outputs = (4, 1) if config.objectness else (4,)

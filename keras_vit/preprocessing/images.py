@@ -592,6 +592,26 @@ class DetectorPipeline(Pipeline):
         return np.stack([detector_pixels(pixels, self.image_size, self.pictures) for pixels in pictures])
 
 
+@dataclasses.dataclass(frozen=True)
+class WholePatches(Pipeline):
+    """The preprocessing of an anomaly detector, for pictures of one aspect ratio; `trim` is what fills no patch."""
+
+    def resized(self, images: Any, channels: int = 3) -> np.ndarray:
+        if isinstance(images, (list, tuple)):
+            return np.concatenate([self.resized(image, channels) for image in images])
+        images = read_channels(images, channels) if is_file(images) else images
+        size = np.shape(images)[-3:-1]
+        if len(size) == 2 and 0 not in size and self.prepared_size != short_side(size, min(self.prepared_size)):
+            ours = "become {} x {} pixels like the good pictures".format(*self.prepared_size)
+            raise ValueError("images must {}, but {} x {} pixels do not. Crop them first.".format(ours, *size))
+        return super().resized(images, channels)
+
+
+def short_side(size: tuple[int, ...], length: int) -> tuple[int, int]:
+    """Returns the height and width of a picture whose shorter side is resized to a length, as torchvision does."""
+    return _covering(size, (length, length), int)
+
+
 def detector_pixels(pixels: np.ndarray, size: tuple[int, int], rule: str) -> np.ndarray:
     """A picture at the size of a detector, float32 in 0..255, by a checked name of `DetectorConfig.pictures`."""
     # `OwlViTImageProcessor` and `Owlv2ImageProcessor` of transformers 5.24; Scenic's notebook pads with grey.

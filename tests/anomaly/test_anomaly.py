@@ -1,0 +1,96 @@
+"""Anomaly detection beside AnomalyDINO, anomalib's coreset and MVTec's evaluation, and its guarantee by simulation."""
+
+from contextlib import nullcontext
+
+import keras
+import numpy as np
+import pytest
+
+import keras_vit
+from keras_vit import anomaly
+from tests.conftest import GOLDEN
+
+pytestmark = [pytest.mark.once, pytest.mark.filterwarnings("ignore:.*does not contain all settings")]
+# In relation to the largest value: 1 - cosine is rounded to 1e-7, which is 2e-5 of distances of 0.005.
+DISTANCES = 4e-5
+
+
+def close(found, wanted, tolerance):
+    wanted = np.asarray(wanted, "float64")
+    np.testing.assert_allclose(np.asarray(found), wanted, rtol=0, atol=tolerance * np.abs(wanted).max())
+
+
+@pytest.mark.each
+@pytest.mark.parametrize("name", ["anomaly_dino", "anomaly_dino_threshold"])
+def test_as_anomalydino(name, golden, tmp_path):
+    case, folder = golden(name), GOLDEN / name
+    backbone = keras_vit.load(folder / "dinov2_vits14_pretrain.pth")
+    rate = case.meta.get("false_alarms", 0.3)
+    model = anomaly.fit(backbone, folder, **case.meta["options"], false_alarms=rate, verbose=False)
+    close(model.bank, case.ref["bank"], 1e-5)
+    scores, images = [], [folder / "test" / picture for picture in case.meta["pictures"]]
+    for i, picture in enumerate(images):
+        found = anomaly.detect(model, picture)
+        scores.append(found.score)
+        distances = model.with_distances.predict_on_batch(model.preprocess(picture))["distances"]
+        close(distances[0], case.ref[f"distances_{i}"], DISTANCES)
+        if f"map_{i}" in case.ref:
+            close(found.map, case.ref[f"map_{i}"], DISTANCES)
+    close(scores, case.ref["scores"], DISTANCES)
+    if "threshold" in case.meta:
+        close(model.good_scores, case.ref["good_scores"], DISTANCES)
+        assert abs(model.threshold - case.meta["threshold"]) < DISTANCES and model.false_alarms == case.meta["rate"]
+    figures = anomaly.evaluate(model, folder)
+    for metric, value in case.meta["metrics"].items():  # of pixels, rounding changes the order of few among 46,080
+        assert getattr(figures, metric) == pytest.approx(value, abs=2e-5), metric
+    model.save(tmp_path / "model.keras")
+    again = keras.saving.load_model(tmp_path / "model.keras")
+    assert (again.threshold, again.config) == (model.threshold, model.config)
+    close(again.predict(model.preprocess(images), verbose=0)["score"], scores, DISTANCES)
+
+
+def test_parts_as_the_originals(golden):
+    for name in ("anomaly_coreset", "anomaly_coreset_ties"):
+        case = golden(name)
+        order = anomaly.greedy_coreset(case.ref["vectors"], case.meta["count"], case.meta["start"])
+        np.testing.assert_array_equal(order, case.ref["order"])
+    for name in ("anomaly_metrics_ties", "anomaly_metrics_regions"):
+        ref = golden(name).ref
+        found = anomaly.metrics(ref["scores"], ref["labels"], ref["maps"], ref["masks"])
+        for metric, value in golden(name).meta["metrics"].items():  # the original's rates are float32
+            assert getattr(found, metric) == pytest.approx(value, abs=1e-6), metric
+    for name in ("anomaly_threshold", "anomaly_threshold_few", "anomaly_threshold_ties"):
+        meta, scores = golden(name).meta, golden(name).ref["scores"]
+        with pytest.warns(match="needs 99 good pictures, but there are 12") if meta["few"] else nullcontext():
+            found = anomaly.conformal_threshold(scores, meta["false_alarms"])
+        assert found == (meta["threshold"], meta["rate"])
+
+
+@pytest.mark.each
+@pytest.mark.parametrize("name", ["anomaly_foreground", "anomaly_foreground_flipped"])
+def test_foreground_on_the_grid(name, golden):
+    features, wanted = golden(name).ref["features"], golden(name).ref["mask_on_grid"]
+    np.testing.assert_array_equal(anomaly.foreground_mask(features), wanted)
+    # With more channels than patches, which are zeros, the smaller matrix is decomposed.
+    wide = np.pad(features, ((0, 0), (0, 0), (0, 300)))
+    np.testing.assert_array_equal(anomaly.foreground_mask(wide), wanted)
+
+
+def test_the_threshold_is_counted_exactly():
+    for count, share, k in [(149, 0.18, 123), (99, 0.29, 71), (99, 0.01, 99), (19, 0.05, 19), (9, 0.1, 9)]:
+        assert anomaly.conformal_threshold(np.arange(1, count + 1), share) == (k, share)
+    generator = np.random.default_rng(0)
+    alarms = [generator.random() > anomaly.conformal_threshold(generator.random(19), 0.1)[0] for _ in range(4000)]
+    assert abs(np.mean(alarms) - 0.1) < 4 * (0.1 * 0.9 / 4000) ** 0.5  # four standard errors
+
+
+def test_metrics_beside_scikit_learn():
+    sklearn = pytest.importorskip("sklearn.metrics")
+    generator = np.random.default_rng(1)
+    for steps in (3, 1000):  # many ties, or few
+        scores, labels = generator.integers(0, steps, 200) / steps, generator.integers(0, 2, 200)
+        found = anomaly.metrics(scores, labels)
+        precision, recall, _ = sklearn.precision_recall_curve(labels, scores)
+        f1 = np.nanmax(2 * precision * recall / np.maximum(precision + recall, 1e-12))
+        wanted = sklearn.roc_auc_score(labels, scores), sklearn.average_precision_score(labels, scores), f1
+        np.testing.assert_allclose((found.auroc, found.average_precision, found.f1_max), wanted, rtol=1e-12)
