@@ -8,11 +8,13 @@ import pytest
 import keras_vit
 from keras_vit import data, training
 from keras_vit.checkpoints import to_checkpoint
-from keras_vit.checkpoints.files import write_safetensors
+from keras_vit.checkpoints.files import open_file, write_safetensors
 from keras_vit.cli import main
 from keras_vit.interpolation import resize_table
+from tests.checkpoints import npz_files
+from tests.checkpoints.state_dicts import LS, clip, timm, tower, transformers, write
 from tests.pictures import save
-from tests.small_models import model_of
+from tests.small_models import model_of, small_vit
 
 pytestmark = pytest.mark.once
 
@@ -108,4 +110,54 @@ def test_positions_are_resized_once(folder, photos, door, monkeypatch):
     grid = OWN if model.config.dynamic else ASKED
     assert model.config.grid_size == grid
     wanted = resize_table(stored, OWN, grid, "bicubic_hf")
+    np.testing.assert_array_equal(model.get_layer("position_embedding").get_weights()[0], wanted)
+
+
+# A table of 25 rows: 4 x 6 patches and a class token; without what a person says of the size, 5 x 5 patches.
+FACEBOOK = timm(rows=25, scales=LS, registers=2, register_name="register_tokens") | {"mask_token": (1, 64)}
+SEGMENTER = {f"decode_head.bn.{name}": (64,) for name in ("weight", "bias", "running_mean", "running_var")}
+SEGMENTER |= {"decode_head.conv_seg.weight": (3, 64, 1, 1), "decode_head.conv_seg.bias": (3,)}
+RECTANGLES = {
+    "timm": timm(rows=25),
+    "Facebook": FACEBOOK,
+    "transformers": transformers("vit") | {"vit.embeddings.position_embeddings": (1, 25, 64)},
+    "CLIP of transformers": tower("clip") | {"vision_model.embeddings.position_embedding.weight": (25, 64)},
+    "CLIP": clip() | {"visual.positional_embedding": (25, 64)},
+    "linear head": SEGMENTER | {f"backbone.{name}": shape for name, shape in FACEBOOK.items()},
+    "big_vision": None,
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*does not contain all settings")
+@pytest.mark.parametrize("said", [{"image_size": (32, 48)}, {"grid_size": (4, 6)}])
+@pytest.mark.parametrize("name", RECTANGLES)
+def test_a_rectangle_with_a_class_token(tmp_path, name, said):
+    if RECTANGLES[name] is None:
+        to_checkpoint(small_vit(image_size=(32, 48), patch_size=8), tmp_path / "old.npz", layout="big_vision")
+        arrays = npz_files.read(tmp_path / "old.npz", "params/")
+        table = np.random.default_rng(0).normal(size=(1, 25, 8)).astype("float32")
+        path = npz_files.save(tmp_path / "new.npz", arrays | {"pos_embedding": table})
+    else:
+        path = write(tmp_path, RECTANGLES[name])
+    like = {"like": "vit_base_patch16_clip_quickgelu_224"} if "CLIP" in name else {}
+    model = keras_vit.load(path, **said, **like)
+    model = getattr(model, "backbone", model)
+    assert (model.config.grid_size, model.config.position_rows) == ((4, 6), 25)
+    stored = open_file(path)
+    (table,) = (array.read() for array in stored.values() if 25 in array.shape)
+    found = model.get_layer("position_embedding").get_weights()[0]
+    np.testing.assert_array_equal(found, table.reshape(found.shape))
+
+
+@pytest.mark.filterwarnings("ignore:.*does not contain all settings")
+@pytest.mark.parametrize(
+    ("rows", "size", "grid"), [(65, (40, 104), (8, 8)), (25, (40, 40), (5, 5)), (65, (64, 64), (8, 8))]
+)
+def test_a_square_stays_one(tmp_path, rows, size, grid):
+    """The size is what is asked for: 65 rows are 8 x 8 patches and a class token, also for 5 x 13 patches."""
+    path = write(tmp_path, timm(rows=rows))
+    model, stored = keras_vit.load(path, image_size=size), open_file(path)["pos_embed"].read()
+    own = keras_vit.load(path).config
+    assert own.grid_size == grid and own.position_rows == rows
+    wanted = resize_table(stored, grid, model.config.grid_size, "bicubic")
     np.testing.assert_array_equal(model.get_layer("position_embedding").get_weights()[0], wanted)

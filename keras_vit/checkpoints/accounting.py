@@ -399,6 +399,17 @@ def squarest_grid(patches: int) -> tuple[int, int]:
     return rows, patches // rows
 
 
+def rows_before_patches(rows: int, known: Sequence[int], sidecars: Sidecars, patch: Sequence[int]) -> int | None:
+    """Returns how many rows of a table of positions are not of patches, one of `known`; None for no sound grid."""
+    # The first that leaves what `grid_size` says; else the first that leaves a square, or the patches of `image_size`.
+    # That is also the size to resize to: a class token and 8 x 8 patches stay such where 5 x 13 patches are asked for.
+    if sidecars.grid_size is not None and rows - math.prod(sidecars.grid_size) in known:
+        return rows - math.prod(sidecars.grid_size)
+    asked = sidecars.grid_at_size(patch)
+    asked = asked and math.prod(asked)
+    return next((n for n in known if rows - n == asked or math.isqrt(rows - n) ** 2 == rows - n), None)
+
+
 def with_grid(plan: Plan, grid_size: tuple[int, int] | None, source: str) -> Plan:
     """Returns the plan with a given grid of patches instead of the one guessed from their number; None: as it is."""
     if grid_size is None:

@@ -378,6 +378,10 @@ class Sidecars:
     max_depth: float | str | None = None
     backbone: Any = None  # how the backbone of a head is read (a `Plan`), which is in another file
 
+    def grid_at_size(self, patch: Sequence[int]) -> tuple[int, int] | None:
+        """Returns the rows and columns of patches of images of `image_size`; None where the user does not say it."""
+        return self.image_size and (self.image_size[0] // patch[0], self.image_size[1] // patch[1])
+
     @property
     def architecture(self) -> str:
         """The name of timm's that `like` is; empty where it is None or a variant."""

@@ -99,7 +99,7 @@ def plan_of_segmentation(file: Mapping[str, StoredArray], sidecars: Sidecars) ->
     if backbone is None:
         inside = {name.removeprefix(_BACKBONE): a for name, a in file.items() if name.startswith(_BACKBONE)}
         arrays = {name: array for name, array in file.items() if not name.startswith(_BACKBONE)}
-        known = Sidecars(like=sidecars.like)
+        known = Sidecars(like=sidecars.like, grid_size=sidecars.grid_size, image_size=sidecars.image_size)
         if not timm.recognise(inside, known):
             raise ValueError("The file is a head. Use load(backbone, head=...), or put both files in one folder.")
         backbone = with_grid(timm.plan(inside, known), sidecars.grid_size, sidecars.name)
@@ -291,7 +291,7 @@ def _backbone(arrays: dict[str, StoredArray], sidecars: Sidecars, start: str, is
     if sidecars.architecture and "dinov2" not in sidecars.architecture:
         raise ValueError(f"like must be a DINOv2 for this file, but {sidecars.architecture!r} was given.")
     like = None if sidecars.architecture else sidecars.like
-    known = Sidecars(like=like)
+    known = Sidecars(like=like, grid_size=sidecars.grid_size, image_size=sidecars.image_size)
     if is_hub:
         jsons.value_in(sidecars.config, "model_type", ["depth_anything"])
         layout = huggingface.LAYOUT

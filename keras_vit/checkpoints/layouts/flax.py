@@ -201,7 +201,7 @@ def _plan(file: Mapping[str, StoredArray], sidecars: Sidecars, layout: str) -> P
     unused = sorted(file.keys() - {array.name for array in arrays.values()})
     read_as, warnings, is_grid_known = (VIT_JAX if layout == "vit_jax" else BIG_VISION), [], True
     if mixers:
-        stored, is_old = _mixer_config(arrays, sidecars.grid_size)
+        stored, is_old = _mixer_config(arrays, sidecars)
         if is_old:
             read_as = dataclasses.replace(VIT_JAX, rows=functools.partial(_mixer_rows, old=True))
         dialect, is_grid_known = "old" if is_old else "published", stored.grid_size[0] == stored.grid_size[1]
@@ -216,7 +216,7 @@ def _plan(file: Mapping[str, StoredArray], sidecars: Sidecars, layout: str) -> P
             arrays = {_in_block(name, _PUBLISHED): array for name, array in arrays.items()}
             is_grid_known = grid[0] == grid[1]
         else:
-            arrays, grid, position, warnings = _big_vision_positions(arrays, sidecars.grid_size)
+            arrays, grid, position, warnings = _big_vision_positions(arrays, sidecars)
             stored = _config(arrays, grid, position, of_two)
             is_grid_known = grid[0] == grid[1] or not stored.position_rows
     return Plan(
@@ -325,22 +325,19 @@ def _naflex_config(arrays: Arrays, of_two: bool) -> ViTConfig:
     return found
 
 
-def _big_vision_positions(
-    arrays: Arrays, known: tuple[int, int] | None
-) -> tuple[Arrays, tuple[int, int], str, list[Notice]]:
-    """Returns what tells the positions of a big_vision model, whose grid of patches the user may know (`known`)."""
+def _big_vision_positions(arrays: Arrays, sidecars: Sidecars) -> tuple[Arrays, tuple[int, int], str, list[Notice]]:
+    """Returns what tells the positions of a big_vision model, whose size the user may know."""
     # These are the arrays with the table under today's name, and without a class token's row that no class token has;
     # the grid; the kind of positions (a `ViTConfig.position_embedding`); and what a user should know.
     for old in _OLD_POSITIONS:
         if old in arrays and _POSITION not in arrays:
             arrays = {_POSITION if name == old else name: array for name, array in arrays.items()}
+    patch, known = patch_shape(arrays, _PATCHES)[:2], sidecars.grid_size
     if _POSITION not in arrays:
-        grid, notice = accounting.guessed_grid(patch_shape(arrays, _PATCHES)[:2])
+        grid, notice = accounting.guessed_grid(patch)
         return arrays, known or grid, "sincos2d", [] if known else [notice]
     _, rows, width = shape_of(arrays, _POSITION, 3)
-    patches = rows - 1 if rows > 1 and math.isqrt(rows - 1) ** 2 == rows - 1 else rows
-    if known and math.prod(known) in (rows, rows - 1):
-        patches = math.prod(known)
+    patches = rows - (accounting.rows_before_patches(rows, (1, 0) if rows > 1 else (0,), sidecars, patch) or 0)
     grid = accounting.squarest_grid(patches)
     if "cls" in arrays:
         return arrays, grid, "learned_patches" if patches == rows else "learned", []
@@ -351,11 +348,12 @@ def _big_vision_positions(
     return {**arrays, _POSITION: table}, grid, "learned", [Notice(text)]
 
 
-def _mixer_config(arrays: Arrays, grid: tuple[int, int] | None) -> tuple[ViTConfig, bool]:
-    """Returns the config of an MLP-Mixer, and whether its spelling is the old one; `grid` is what the user knows."""
+def _mixer_config(arrays: Arrays, sidecars: Sidecars) -> tuple[ViTConfig, bool]:
+    """Returns the config of an MLP-Mixer, and whether its spelling is the old one."""
     height, width, channels, hidden = patch_shape(arrays, "stem/kernel")
     old = sorted({int(n) for n in re.findall(r"^MixerBlock_0/kernel(\d+)$", "\n".join(arrays), re.MULTILINE)})
     if old:  # whose names do not say which of two numbers is that of the patches
+        grid = sidecars.grid_size or sidecars.grid_at_size((height, width))
         default_tokens = math.prod(grid or accounting.guessed_grid((height, width))[0])
         ranks = {n: (n == default_tokens, math.isqrt(n) ** 2 == n) for n in old}
         *_, mixed, tokens = sorted([0, *old], key=lambda n: ranks.get(n, ()))

@@ -21,6 +21,7 @@ from keras_vit.checkpoints.accounting import (
     depth_of,
     guessed_grid,
     listed,
+    rows_before_patches,
     shape_of,
     squarest_grid,
 )
@@ -366,7 +367,7 @@ def trunk_of(
         rows = shape_of(arrays, family.positions, 2 if family.flat else 3)[-2]
     else:
         rows = None
-    kind, cells, warnings, is_known = _positions(rows, size, pixels, special, registers, **grid_options)
+    kind, cells, warnings, is_known = _positions(rows, size, pixels, special, registers, sidecars, **grid_options)
     if heads is None:
         heads, of_heads = _heads(sidecars, width, family.heads_by_width, is_named)
         warnings = [*warnings, *of_heads]
@@ -445,6 +446,7 @@ def _positions(
     patch: tuple[int, int],
     special: int,
     registers: int,
+    sidecars: Sidecars,
     *,
     registers_first: bool = False,
     default_size: int = 224,
@@ -466,20 +468,22 @@ def _positions(
         return "none", grid, warnings, True
     # Where two of them mean the same, the last one is the name.
     kinds = {special: "learned_without_registers", 0: "learned_patches", special + registers: "learned"}
-    if grid is not None and rows - math.prod(grid) in kinds:
+    if grid is not None and sidecars.grid_size is None and rows - math.prod(grid) in kinds:
         return kinds[rows - math.prod(grid)], grid, warnings, True
     first = 0 if registers_first and registers and special else special
     order = [n for n in (first, special + registers, special, 0) if n < rows]
-    extra = next((n for n in order if math.isqrt(rows - n) ** 2 == rows - n), None)
+    extra = rows_before_patches(rows, order, sidecars, patch)
     if given is not None:
         text = (
             f"the config has images of {size}, but the {rows} position embeddings are for another size, which is used"
         )
         warnings.append(Notice(text))
-    is_known = extra is not None
     if extra is None:
         extra = order[0] if order else 0
-    return kinds[extra], squarest_grid(rows - extra), warnings, is_known
+    grid, asked = squarest_grid(rows - extra), sidecars.grid_at_size(patch)
+    if asked and grid[0] != grid[1] and math.prod(asked) == rows - extra:
+        return kinds[extra], asked, warnings, True
+    return kinds[extra], grid, warnings, grid[0] == grid[1]
 
 
 def mlp_ratio(hidden: int, width: int) -> float:
