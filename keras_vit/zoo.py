@@ -12,7 +12,7 @@ from keras_vit._arguments import Source, Tensor, warn_caller
 from keras_vit._options import keywords, refuse_unknown
 from keras_vit.checkpoints.catalogue import repositories_called
 from keras_vit.checkpoints.files import path_of, weights_in
-from keras_vit.checkpoints.keras_files import check_unpacked
+from keras_vit.checkpoints.keras_files import DESCRIBED, check_unpacked
 from keras_vit.models import BiT, CreateOptions, LoadOptions, ModelOptions, VisionTransformer
 from keras_vit.models.changes import OF_BUILDING, OF_SOURCES, changed_config, config_changes, layers_to_reinitialise
 
@@ -95,17 +95,16 @@ def _load_checkpoint(path: Source, options: Mapping[str, Any]) -> Any:
     plan = checkpoints.open_checkpoint(path, image_size=None if size == "dynamic" else size, **reading)
     own = plan.stored if size == "dynamic" else plan.config  # a model of any size keeps the positions of the file
     config = _with_names_beside(own, path if head is None else head)
-    if isinstance(config, models.DenseConfig) and "numerics" in options:
-        raise ValueError(f"numerics does not apply to {path}, a model of the kind {config.model}. Leave it out.")
     changes = config_changes(config, options, str(path))
-    channels = changes.pop("channels", config.channels)  # the kernel is adapted once it is there
-    if isinstance(config, models.BiTConfig) and size is None:
+    channels = changes.pop("channels", None)  # the kernel is adapted once it is there
+    has_size = plan.layout is DESCRIBED and "input_tensor" not in options
+    if isinstance(config, models.BiTConfig) and size is None and not has_size:
         changes["image_size"] = _size_of_bit(options.get("input_tensor"))
     new = changed_config(config, changes)
     keep_head = "head" not in layers_to_reinitialise(config, new)
     build = {name: options[name] for name in OF_BUILDING if name in options}
     model = checkpoints.load_model(path, plan, new, keep_head=keep_head, **build)
-    return model if channels == new.channels else model.with_config(channels=channels)
+    return model if channels is None or channels == new.channels else model.with_config(channels=channels)
 
 
 def config_of(source: Source) -> Any:

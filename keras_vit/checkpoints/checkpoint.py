@@ -23,7 +23,7 @@ from keras_vit.checkpoints.keras_files import DESCRIBED
 from keras_vit.checkpoints.layouts import DENSE, FOREIGN, LAYOUTS, clip, dense, owl
 from keras_vit.checkpoints.stored_array import ArrayFile, StoredArray
 from keras_vit.checkpoints.torch_file import AVERAGES, RAW
-from keras_vit.models import BiTConfig, DenseConfig, ModelConfig, ViTConfig, variant_of
+from keras_vit.models import BiTConfig, DenseConfig, ModelConfig, TextConfig, ViTConfig, variant_of
 from keras_vit.models.dense_config import DepthConfig
 from keras_vit.models.sizes import describe
 
@@ -92,6 +92,11 @@ def plan_of(file: ArrayFile, sidecars: Sidecars, numerics: str | None = None) ->
     if sidecars.max_depth is not None and not isinstance(plan.stored, DepthConfig):
         raise ValueError(f"{source} is not a depth model: leave max_depth={sidecars.max_depth!r} out.")
     plan = _with_beside(plan, file)
+    if numerics is not None and (layout is DESCRIBED or isinstance(plan.stored, DenseConfig)):
+        what = f"the settings of {source}, a {plan.stored.model}, are those of its file"
+        raise ValueError(f"numerics={numerics!r} does not apply, because {what}. Leave it out.")
+    if layout is DESCRIBED:
+        return plan
     if isinstance(plan.stored, DenseConfig):
         if sidecars.like is not None:
             accounting.check_like(plan.stored, sidecars.like, ("heads",), source)
@@ -174,13 +179,14 @@ def load_model(
     _warn_of_choices(plan, config, source)
 
     def convert(path: str, values: np.ndarray) -> np.ndarray:
-        if path != "position_embedding/table" or config.grid_size == plan.stored.grid_size:
+        if path != TABLE or isinstance(config, TextConfig) or config.grid_size == plan.stored.grid_size:
             return values
         values = values.reshape(1, -1, values.shape[-1])
         return layers.resize_table(values, plan.stored.grid_size, config.grid_size, config.interpolation)
 
     with layers.skip_initialization():
-        model = getattr(models, config.model)(config, input_tensor=input_tensor, name=name, dtype=dtype)
+        build = {} if input_tensor is None else {"input_tensor": input_tensor}
+        model = getattr(models, config.model)(config, name=name, dtype=dtype, **build)
     total = sum(array.bytes for array in plan.arrays.values())
     fresh = () if keep_head else ("head/", "head_dist/")
     filling = functools.partial(accounting.fill, model, plan, source, fresh, convert)

@@ -237,8 +237,8 @@ def weight_files(path: pathlib.Path) -> list[pathlib.Path]:
 def write_safetensors(
     path: str | os.PathLike[str],
     arrays: Iterable[tuple[str, np.ndarray]],
-    overwrite: bool = False,
     note: Mapping[str, Any] | None = None,
+    overwrite: bool = False,
 ) -> None:
     """Writes arrays, all of them in memory at once, to a `.safetensors` file; the note is JSON data in its header."""
     from safetensors import SafetensorError
@@ -257,6 +257,10 @@ def write_safetensors(
             save_file(tensors, temporary, metadata=metadata)
         except SafetensorError as error:  # which is not an OSError, though the disk is full
             raise OSError(f"{path} cannot be written: {error}") from error
+        with temporary.open("rb") as file:
+            header = int.from_bytes(file.read(8), "little")
+        if header > LONGEST:  # which nothing here would read
+            raise ValueError(f"{path} would need a header of {header:,} bytes, more than {LONGEST:,}. Save as .keras.")
 
 
 def write_with_sidecars(
@@ -271,7 +275,7 @@ def write_with_sidecars(
     copies = from_elsewhere(copies, path.parent)
     beside = [*sidecars, *(file.name for file in copies)]
     check_absent(path, *(path.with_name(name) for name in beside), overwrite=overwrite)
-    write_safetensors(path, arrays, overwrite, note)
+    write_safetensors(path, arrays, note, overwrite)
     for name, content in sidecars.items():
         write_text(path.with_name(name), f"{json.dumps(content, indent=2, ensure_ascii=False)}\n")
     copy_files(copies, path.parent)

@@ -1,6 +1,6 @@
-"""Files that name their model themselves: `.keras`, `.weights.h5`, and our `.npz` of dense models.
+"""Files that contain the whole config of their model: `.keras`, `.weights.h5`, and `.safetensors` and `.npz` of ours.
 
-Such an `.npz` has each weight by its path, and the config in the note beside them. What a file says of its model is
+The last two have each weight by its path, and the config in the note beside them. What a file says of its model is
 checked before anything is built, because it may be a stranger's.
 """
 
@@ -22,7 +22,7 @@ from keras_vit._files import check_room, make_folder, replacing
 from keras_vit.checkpoints.accounting import MOST_BLOCKS, Layout, Plan, Row
 from keras_vit.checkpoints.files import Sidecars
 from keras_vit.checkpoints.stored_array import StoredArray
-from keras_vit.models import DenseConfig, ModelConfig, ViTConfig, count_weights
+from keras_vit.models import ModelConfig, ViTConfig, count_weights
 
 if TYPE_CHECKING:
     import keras
@@ -33,7 +33,7 @@ _CONFIG_TYPES: dict[str, type[Any]] = {
     kind.model: kind
     for kind in (
         *(ViTConfig, models.BiTConfig, models.EoMTConfig, models.LinearSegmenterConfig),
-        *(models.DPTConfig, models.LinearDepthConfig, models.DetectorConfig, models.AnomalyConfig),
+        *(models.DPTConfig, models.LinearDepthConfig, models.DetectorConfig, models.AnomalyConfig, models.TextConfig),
     )
 }
 LONGEST_CONFIG = 2**24  # bytes; that of a model with the 21,843 names of ImageNet-21k has a twentieth of it
@@ -160,8 +160,9 @@ def check_size(path: str | os.PathLike[str], config: Any, size: int) -> None:
     # A weight takes four bits at least (int4). Numbers of blocks and patches, which cost nothing in a file, are
     # bounded.
     trunk = getattr(config, "backbone", config)
-    is_vit = isinstance(trunk, ViTConfig)
-    blocks = trunk.depth + sum(trunk.stem_stages or ()) if is_vit else sum(trunk.stages)
+    is_vit, is_text = isinstance(trunk, ViTConfig), isinstance(trunk, models.TextConfig)
+    blocks = sum(trunk.stages) if isinstance(trunk, models.BiTConfig) else trunk.depth
+    blocks += sum(trunk.stem_stages or ()) if is_vit else 0
     least = blocks * trunk.width**2 // 2  # a block or unit has more weights than its width squared
     if least <= size:
         blocks = max(blocks, getattr(config, "upscale_blocks", 0))
@@ -169,7 +170,8 @@ def check_size(path: str | os.PathLike[str], config: Any, size: int) -> None:
         for most, number, what in (
             (MOST_BLOCKS, blocks, "blocks"),
             (_MOST_PATCHES, patches, "patches"),
-            (_LONGEST_SIDE, max(trunk.image_size), "pixels on a side"),
+            (_MOST_PATCHES, trunk.context if is_text else 0, "tokens"),
+            (_LONGEST_SIDE, 0 if is_text else max(trunk.image_size), "pixels on a side"),
         ):
             if number > most:
                 raise ValueError(f"{path} is damaged: its model has more than {most:,} {what}. Download it again.")
@@ -202,19 +204,19 @@ def check_unpacked(path: str | os.PathLike[str], config: Any) -> None:
         raise ValueError(f"{path} is damaged: its weights unpack to {size:,} bytes; at most {most:,} were expected.")
 
 
-# An `.npz` of a dense model
+# A `.safetensors` or `.npz` with the config of its model
 
 
 def _plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
-    """Returns the plan by which an `.npz` with a config in its note is read."""
+    """Returns the plan by which a file with a config in its note is read."""
     for option in ("head", "grid_size", "like", "max_depth"):
         if getattr(sidecars, "backbone" if option == "head" else option) is not None:
             raise ValueError(f"The file contains the config of its model: leave {option}=... out.")
-    note = sidecars.note
     with _readable("The file"):
-        config = _CONFIG_TYPES[note["model"]](**note["config"])
-    if not isinstance(config, DenseConfig):
-        raise ValueError(f"The model must be for segmentation, depth or detection, but is {note['model']!r}.")
+        kind, fields = sidecars.note["model"], sidecars.note["config"]
+        if not isinstance(kind, str) or kind not in _CONFIG_TYPES:
+            raise ValueError(f"it is of a {kind!r}, but known are {', '.join(_CONFIG_TYPES)}")
+        config = _CONFIG_TYPES[kind](**fields)
     check_size(sidecars.name, config, sum(array.bytes for array in file.values()))
     return Plan(layout=DESCRIBED, dialect="keras_vit", stored=config, arrays=dict(file))
 
@@ -226,9 +228,9 @@ def _rows(config: Any) -> list[Row]:
     return [Row(path, path, tuple(weight.shape)) for path, weight in weights.items()]
 
 
-def note_of_dense(config: Any) -> dict[str, Any]:
-    """Returns the note to write beside the weights of a dense model: the name of its class, and its config."""
+def described(config: Any) -> dict[str, Any]:
+    """Returns the note of such a file: the name of the model's class, and its config."""
     return {"written_by": "keras_vit", "model": config.model, "config": config.to_dict()}
 
 
-DESCRIBED = Layout("keras_vit", _rows, plan=_plan, config_type=DenseConfig)
+DESCRIBED = Layout("keras_vit", _rows, plan=_plan, config_type=object)

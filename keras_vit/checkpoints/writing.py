@@ -10,8 +10,15 @@ from keras_vit._arguments import check_choice, check_type, warn_caller
 from keras_vit._files import expanded_path
 from keras_vit.checkpoints.accounting import Layout, check_fits_float32, extract
 from keras_vit.checkpoints.checkpoint import LAYOUTS, PICTURES, PUBLISHED, note_of
-from keras_vit.checkpoints.files import ENDINGS, check_absent, is_keras_file, write_npz, write_with_sidecars
-from keras_vit.checkpoints.keras_files import DESCRIBED, note_of_dense, write_keras
+from keras_vit.checkpoints.files import (
+    ENDINGS,
+    check_absent,
+    is_keras_file,
+    write_npz,
+    write_safetensors,
+    write_with_sidecars,
+)
+from keras_vit.checkpoints.keras_files import DESCRIBED, described, write_keras
 from keras_vit.checkpoints.layouts import WRITTEN
 from keras_vit.models import DenseConfig
 
@@ -23,25 +30,28 @@ def to_checkpoint(
     overwrite: bool = False,
     stack: bool = False,
 ) -> None:
-    """Writes a model as a checkpoint file for timm, transformers, open_clip or the original code, in float32.
+    """Writes a model as a checkpoint file for `load`, timm, transformers, open_clip or the original code, in float32.
 
-    PyTorch's layouts are a `.safetensors` with its JSON files, the others an `.npz`, with all settings of the model.
-    `load` reads them bit for bit. TypeError or ValueError if an argument is wrong, or the layout lacks something.
+    Without a layout, a path that ends in `.safetensors` is one file with the whole config, for any model. PyTorch's
+    layouts are a `.safetensors` with its JSON files, the others an `.npz`. `load` reads them bit for bit. TypeError or
+    ValueError if an argument is wrong, or the layout lacks something.
 
     Args:
-        model: A `VisionTransformer`, a `BiT`, or a dense model (segmentation, depth, detection).
+        model: A `VisionTransformer`, a `BiT`, a dense model (segmentation, depth, detection), or a `TextEncoder`.
         path: The file to write, or for the PyTorch layouts also a folder, which gets a `model.safetensors`.
         layout: `"timm"`, `"huggingface"` (transformers), `"clip"` (open_clip), `"vit_jax"`, `"big_vision"`, `"tips"`
             (the authors' PyTorch code), `"tips_scenic"`, `"pe"` (Meta); for a `BiT` `"bit_tf"` or `"bit_bv"`
-            (big_vision). None: the official files' layout; for dense models transformers', or an `.npz`.
+            (big_vision). None: a file with the whole config for `.safetensors`, and for an `.npz` of a dense model;
+            for other paths the official files' layout, or transformers' for dense models.
         overwrite: Whether to replace existing files; otherwise these are a FileExistsError.
         stack: Whether to stack the blocks along a first axis, as big_vision does with `scan=True`.
     """
-    check_type("model", model, models.ImageModel, "an image model of keras_vit")
+    check_type("model", model, (models.ImageModel, models.TextEncoder), "a model of keras_vit")
     check_fits_float32(model)
     config, file = model.config, pathlib.Path(expanded_path(path))
-    if layout is None and file.suffix == ".npz" and isinstance(config, DenseConfig):
-        write_npz(file, extract(model, DESCRIBED, stack), note_of_dense(config), overwrite)
+    if layout is None and (file.suffix == ".safetensors" or file.suffix == ".npz" and isinstance(config, DenseConfig)):
+        write = write_npz if file.suffix == ".npz" else write_safetensors
+        write(file, extract(model, DESCRIBED, stack), described(config), overwrite)
         return
     known = _layout_for(config, layout)
     target, note = _target(file, known), note_of(config, known)
@@ -60,8 +70,9 @@ def _layout_for(config: Any, layout: str | None) -> Layout:
         fitting = {"huggingface": WRITTEN[type(config)]} if type(config) in WRITTEN else {}
     chosen = PUBLISHED.get(type(config), "huggingface") if layout is None else layout
     if chosen not in fitting:
-        advice = "Dense models are also written as .npz without a layout, and all as .keras: model.save(...)."
-        raise ValueError(f"layout must be one of {[*fitting]} for a {config.model}, but {layout!r} was given. {advice}")
+        advice = "Without a layout, a path that ends in .safetensors takes any model, and so does model.save(...)."
+        what = f"layout must be one of {[*fitting]} for a {config.model}, but {layout!r} was given"
+        raise ValueError(f"{what if fitting else f'No layout of others takes a {config.model}'}. {advice}")
     return fitting[chosen]
 
 
@@ -85,11 +96,11 @@ def check_format(path: str | os.PathLike[str], layout: str | None = None) -> Non
             kind = "an .npz file" if is_npz else "a .safetensors file, or a folder with one"
             raise ValueError(f"The path must be {kind} for the layout {layout!r}, but {str(path)!r} was given.")
         return
-    if not (str(path).endswith(".npz") or is_keras_file(path)):
+    if not (str(path).endswith((".npz", ".safetensors")) or is_keras_file(path)):
         beside = ", ".join(name for name, known in LAYOUTS.items() if known.sidecars is not None)
         raise ValueError(
-            f"The path must end in .npz, .keras or .weights.h5, but {str(path)!r} was given. For a .safetensors file "
-            f"or a folder pass layout= one of {beside}."
+            f"The path must end in .npz, .safetensors, .keras or .weights.h5, but {str(path)!r} was given. For a "
+            f"folder, pass layout= one of {beside}."
         )
 
 

@@ -188,7 +188,7 @@ def convert(
     Args:
         target: the .keras, .weights.h5, .npz or .safetensors to write, or a folder
         layout: of an .npz: vit_jax, big_vision, bit_tf or bit_bv (default: as in the official files); of a
-            .safetensors or a folder: timm, huggingface or clip
+            .safetensors or a folder: timm, huggingface or clip (default: a .safetensors of keras_vit, for any model)
         channels: of images that are not red, green and blue (default: the model's)
     """
     from keras_vit.checkpoints import check_format, save_model

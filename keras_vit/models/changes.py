@@ -156,8 +156,10 @@ def _keeps_pre_logits(config: Config, changes: Mapping[str, Any], pre_logits: bo
 
 def config_changes(config: Config, options: Mapping[str, Any], source: str) -> dict[str, Any]:
     """Returns the changes of fields that options stand for, for `changed_config`; values are not checked here."""
-    is_dense = isinstance(config, DenseConfig)
-    known = {"image_size", *(field.name for field in dataclasses.fields(config))}
+    is_dense = not isinstance(config, ModelConfig)
+    known = {field.name for field in dataclasses.fields(config)}
+    if hasattr(config, "image_size"):
+        known.add("image_size")
     if not is_dense:
         known.add("include_top")
     if "representation_size" in known:
@@ -303,7 +305,7 @@ def check_tokens(old: ModelConfig, new: ModelConfig) -> None:
 
 def layers_to_reinitialise(old: Config, new: Config, fresh: Collection[str] = ()) -> set[str]:
     """Returns the layers of `new` whose weights a change from `old` cannot keep, and those of `fresh`."""
-    if isinstance(new, DenseConfig):
+    if not isinstance(new, ModelConfig):
         return set(fresh)
     changed = changed_fields(old, new)
     causes = {name: set(CHANGES[name]) for name in changed}

@@ -96,10 +96,17 @@ def describe(config: Any, weights: int) -> str:
     return ", ".join([variant_of(trunk) or f"width {trunk.width}", size, parameters, output])
 
 
-def count_weights(config: ViTConfig | BiTConfig | DenseConfig) -> int:
-    """Returns the number of weights of a model of images, those that do not train included; TypeError for another."""
+def count_weights(config: ViTConfig | BiTConfig | DenseConfig | TextConfig) -> int:
+    """The number of weights of a model, those that do not train included; TypeError for another config."""
     if isinstance(config, DenseConfig):
         return count_weights(config.backbone) + _head_weights(config)
+    if isinstance(config, TextConfig):
+        width, hidden = config.width, config.mlp_width
+        rows = config.vocabulary + (config.context if config.position_embedding == "learned" else 0)
+        total = rows * width + config.depth * _block_weights(config) + 2 * width
+        if config.pooling == "map":
+            total += _pooling_weights(width, hidden)
+        return total + (width + config.projection_bias) * (config.projection or 0)
     resnet = convolutions(config)
     if isinstance(config, BiTConfig):
         # Normalisations come before the convolutions of a unit, and one after the last.
@@ -120,8 +127,7 @@ def count_weights(config: ViTConfig | BiTConfig | DenseConfig) -> int:
         total += norm
     total += config.depth * _block_weights(config)
     if config.pooling == "map":
-        hidden = config.pooling_mlp_width or config.mlp_width
-        total += width + 4 * (width**2 + width) + norm + 2 * width * hidden + hidden + width
+        total += _pooling_weights(width, config.pooling_mlp_width or config.mlp_width)
     features = config.pooled_size
     if config.projection:
         bias = config.projection if config.projection_bias else 0
@@ -132,7 +138,12 @@ def count_weights(config: ViTConfig | BiTConfig | DenseConfig) -> int:
     return total + heads * (features + 1) * (config.classes or 0)
 
 
-def _block_weights(config: ViTConfig) -> int:
+def _pooling_weights(width: int, hidden: int) -> int:
+    """The weights of pooling by attention: the query, four projections, a normalisation, an MLP."""
+    return width + 4 * (width**2 + width) + 2 * width + 2 * width * hidden + hidden + width
+
+
+def _block_weights(config: ViTConfig | TextConfig) -> int:
     """Returns the weights of one block: two normalisations, attention or an MLP across tokens, an MLP, scales."""
     width, norm, hidden = config.width, 2 * config.width, config.mlp_width
     total = 2 * norm

@@ -1,15 +1,26 @@
-"""Our own `.npz` of dense models: bit for bit with the config, class names beside it, and hostile files."""
+"""Files with the whole config of their model: bit for bit, class names beside it, and hostile files."""
 
+import random
 import shutil
 
 import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit import DetectorConfig, DPTConfig, EoMTConfig, LinearDepthConfig, LinearSegmenterConfig, ViTConfig
-from keras_vit.checkpoints import save_model
-from keras_vit.checkpoints.files import open_file, write_npz
-from keras_vit.models import count_weights
+from keras_vit import BiTConfig, TextConfig, ViTConfig
+from keras_vit.checkpoints import LAYOUTS, save_model
+from keras_vit.checkpoints.checkpoint import note_of
+from keras_vit.checkpoints.files import open_file, write_npz, write_safetensors
+from keras_vit.models import (
+    DetectorConfig,
+    DPTConfig,
+    EoMTConfig,
+    LinearDepthConfig,
+    LinearSegmenterConfig,
+    count_weights,
+)
+from tests.properties.random_models import TIMES, made
+from tests.properties.test_layouts import drawn
 from tests.small_models import model_of
 
 pytestmark = pytest.mark.once
@@ -25,7 +36,12 @@ CONFIGS = {
     "LinearDepth": LinearDepthConfig(backbone=VIT.replace(final_norm="none"), blocks=(3,), bins=7, max_depth=80.0),
     "Detector": DetectorConfig(backbone=VIT, classes=2, class_names=("a", "b"), embedding=8, objectness=True),
 }
-
+TEXT = TextConfig(vocabulary=10, context=4, width=8, depth=2, heads=2, mlp_width=12)
+TEXTS = {
+    "TextEncoder": TEXT,
+    "mapped": TEXT.replace(pooling="map", projection=5, projection_bias=True),
+    "TIPS": TEXT.replace(position_embedding="sincos", pad_id=0, pooling="mean", gelu="relu"),
+}
 
 # What a file of some kilobytes may claim; built, each takes gigabytes or hours.
 TABLES = {"backbone": VIT.replace(image_size=10**6, position_embedding="sincos2d").to_dict()}
@@ -35,32 +51,85 @@ STRANGE = {
     "DPT": [{"widths": [30_000] * 4}, {"widths": [8, 8, 8, 10**9]}, {"fusion_width": 10**5}, {"head_width": 10**8}],
     "LinearDepth": [{"bins": 10**9}],
     "Detector": [{"classes": 10**9, "class_names": None}, {"embedding": 10**9}],
+    "TextEncoder": [{"vocabulary": 10**9}, {"depth": 10**9}, {"context": 10**9, "position_embedding": "sincos"}],
 }
+ENDINGS = (".npz", ".safetensors")
 
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
     folder = tmp_path_factory.mktemp("own")
-    models = {kind: model_of(CONFIGS[kind]) for kind in CONFIGS}
+    models = {kind: model_of(config) for kind, config in {**CONFIGS, "TextEncoder": TEXT}.items()}
     for kind, model in models.items():
-        keras_vit.to_checkpoint(model, folder / f"{kind}.npz")
+        for ending in ENDINGS if kind in CONFIGS else ENDINGS[1:]:
+            keras_vit.to_checkpoint(model, folder / f"{kind}{ending}")
     return models, folder
+
+
+def check_same(again, model):
+    assert type(again) is type(model) and again.config == model.config
+    for before, after in zip(model.get_weights(), again.get_weights(), strict=True):
+        np.testing.assert_array_equal(after, before)
 
 
 @pytest.mark.each
 @pytest.mark.nightly_elsewhere
+@pytest.mark.parametrize("ending", ENDINGS)
 @pytest.mark.parametrize("kind", CONFIGS)
-def test_comes_back_bit_for_bit(files, kind):
+def test_comes_back_bit_for_bit(files, kind, ending):
     models, folder = files
-    path = folder / f"{kind}.npz"
+    path = folder / f"{kind}{ending}"
     again = keras_vit.load(path)
-    assert type(again) is type(models[kind]) and again.config == models[kind].config
-    for before, after in zip(models[kind].get_weights(), again.get_weights(), strict=True):
-        np.testing.assert_array_equal(after, before)
+    check_same(again, models[kind])
     with pytest.raises(FileExistsError):
         keras_vit.to_checkpoint(again, path)
     with pytest.raises(ValueError, match="leave stack=True out"):
-        keras_vit.to_checkpoint(again, path.with_name("stacked.npz"), stack=True)
+        keras_vit.to_checkpoint(again, path.with_name(f"stacked{ending}"), stack=True)
+
+
+def test_any_config_comes_back(tmp_path):
+    chance, refused = random.Random(5), 0
+    for i in range(12 * TIMES):
+        config = drawn(chance)
+        model, path = made(config), tmp_path / f"{i}.safetensors"
+        keras_vit.to_checkpoint(model, path)
+        check_same(keras_vit.load(path), model)
+        refused += not any(fits(config, layout) for layout in LAYOUTS.values())
+    assert refused >= 2 * TIMES  # no layout of others has a place for them
+    for name, config in TEXTS.items():
+        model = model_of(config)
+        keras_vit.to_checkpoint(model, tmp_path / f"{name}.safetensors")
+        check_same(keras_vit.load(tmp_path / f"{name}.safetensors"), model)
+        assert count_weights(config) == model.count_params()
+
+
+def fits(config, layout):
+    try:
+        return isinstance(config, layout.config_type) and bool(note_of(config, layout))
+    except ValueError:
+        return False
+
+
+def test_settings_that_no_other_file_has(tmp_path):
+    config = ViTConfig(**{**VIT.to_dict(), "pooling": "token", "classes": 3, "dropout": 0.1, "unit_features": True})
+    model = model_of(config.replace(include_preprocessing=True, remat=True, classifier_activation="softmax"))
+    inference = model.optimize_for_inference(verbose=False)
+    resnet = model_of(BiTConfig(image_size=(32, 64), stages=(1,), width=32, classes=2))
+    for name, original in {"a": model, "b": inference, "c": resnet}.items():
+        path = tmp_path / f"{name}.safetensors"
+        keras_vit.to_checkpoint(original, path)
+        check_same(keras_vit.load(path), original)
+    again = keras_vit.load(tmp_path / "a.safetensors", image_size=32, classes=5)
+    assert again.config == model.config.replace(image_size=32, classes=5)
+    for option in ({"numerics": "official"}, {"like": "ViT-B/16"}, {"grid_size": (2, 2)}, {"max_depth": 3.0}):
+        with pytest.raises(ValueError, match=f"{[*option][0]}="):
+            keras_vit.load(tmp_path / "a.safetensors", **option)
+    names = tuple(f"{i:08}" * 64 for i in range(2**14))
+    with pytest.raises(ValueError, match="header of .* bytes, more than 8,388,608"):
+        keras_vit.to_checkpoint(
+            model_of(VIT.replace(classes=2**14, pooling="token", class_names=names)), tmp_path / "d.safetensors"
+        )
+    assert not [*tmp_path.glob("*d.safetensors")]
 
 
 def test_what_else_reads_them(files):
@@ -80,7 +149,8 @@ def changed(path, target, arrays=None, **note):
     file = open_file(path)
     kept = {name: array.read() for name, array in file.items()} | (arrays or {})
     kept = {name: array for name, array in kept.items() if array is not None}
-    write_npz(target, sorted(kept.items()), {**file.note, **note}, overwrite=True)
+    write = write_npz if target.suffix == ".npz" else write_safetensors
+    write(target, sorted(kept.items()), {**file.note, **note}, overwrite=True)
     return target
 
 
@@ -89,7 +159,8 @@ HOSTILE = [
     ({"model": "Model"}, {}, "The file has a model config that cannot be read"),
     ({"model": ["EoMT"]}, {}, "The file has a model config that cannot be read"),
     ({"model": None}, {}, "The file has a model config that cannot be read"),
-    ({"model": "VisionTransformer", "config": VIT.to_dict()}, {}, "must be for segmentation, depth or detection"),
+    ({"model": "Mask2Former"}, {}, "it is of a 'Mask2Former', but known are VisionTransformer, BiT,"),
+    ({"model": "VisionTransformer", "config": VIT.to_dict()}, {}, "not part of the model: head/bias"),
     ({"config": None}, {}, "The file has a model config that cannot be read"),
     ({"config": CONFIG | {"strange": 1}}, {}, "strange"),
     ({"config": CONFIG | {"backbone": CONFIG["backbone"] | {"depth": 10**9}, "blocks": [10**9 - 1]}}, {}, "of weights"),
@@ -101,30 +172,45 @@ HOSTILE = [
 ]
 
 
+@pytest.mark.parametrize("ending", ENDINGS)
 @pytest.mark.parametrize(("note", "arrays", "message"), HOSTILE)
-def test_hostile_files_are_refused(files, tmp_path, note, arrays, message):
-    path = changed(files[1] / "LinearSegmenter.npz", tmp_path / "changed.npz", arrays, **note)
+def test_hostile_files_are_refused(files, tmp_path, ending, note, arrays, message):
+    path = changed(files[1] / f"LinearSegmenter{ending}", tmp_path / f"changed{ending}", arrays, **note)
     with pytest.raises(ValueError, match=message):
         keras_vit.load(path)
 
 
-@pytest.mark.parametrize("kind", CONFIGS)
+def test_a_file_without_a_readable_config_is_refused(files, tmp_path):
+    data = (files[1] / "DPT.safetensors").read_bytes()
+    for old, new in (
+        (b'"keras_vit":', b'"keras_vot":'),
+        (b'\\"model\\"', b'\\"model  '),
+        (b'"keras_vit":"{', b'"keras_vit":"['),
+    ):
+        assert old in data
+        (tmp_path / "damaged.safetensors").write_bytes(data.replace(old, new, 1))
+        with pytest.raises(ValueError, match="checkpoint in one of the layouts .* but it has the arrays"):
+            keras_vit.load(tmp_path / "damaged.safetensors")
+
+
+@pytest.mark.parametrize("kind", STRANGE)
 def test_the_size_of_the_whole_model_is_known_before_it_is_built(files, kind):
     models, folder = files
-    config = CONFIGS[kind]
+    config, ending = models[kind].config, ".npz" if kind in CONFIGS else ".safetensors"
     assert count_weights(config) == models[kind].count_params()
     deeper = {
         "DPT": {"design": "depth_anything", "metric": False},
         "EoMT": {"upscale_blocks": 2},
         "Detector": {"objectness": False},
+        "TextEncoder": {"position_embedding": "sincos"},
     }
     other = config.replace(**deeper.get(kind, {"blocks": (0, 3)}))
-    assert count_weights(other) == getattr(keras_vit, kind)(other).count_params()
+    assert count_weights(other) == getattr(keras_vit.models, kind)(other).count_params()
     for strange in STRANGE[kind]:
         fields = {**config.to_dict(), "class_names": None, **strange}
         fields = {name: value for name, value in fields.items() if name in config.to_dict()}
-        path = changed(folder / f"{kind}.npz", folder / "strange.npz", config=fields)
-        with pytest.raises(ValueError, match=r"bytes of weights|more than (1,000 blocks|262,144 patches)"):
+        path = changed(folder / f"{kind}{ending}", folder / f"strange{ending}", config=fields)
+        with pytest.raises(ValueError, match=r"bytes of weights|more than (1,000 blocks|262,144 (patches|tokens))"):
             keras_vit.load(path)
 
 

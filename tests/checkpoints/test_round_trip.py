@@ -155,12 +155,12 @@ def test_writing_makes_folders_and_leaves_no_rest(golden, tmp_path, monkeypatch)
 
 def test_bad_arguments_of_writing(golden, tmp_path):
     model = keras_vit.from_checkpoint(golden("mini_token").path)
-    with pytest.raises(TypeError, match="must be an image model of keras_vit, but Functional"):
+    with pytest.raises(TypeError, match="must be a model of keras_vit, but Functional"):
         keras_vit.to_checkpoint(keras_vit.feature_extractor(model, ["encoded"]), tmp_path / "file.npz")
     with pytest.raises(ValueError, match="layout must be one of .*vit_jax.*'timn'"):
         keras_vit.to_checkpoint(model, tmp_path / "file.npz", layout="timn")
     for name, layout, words in (
-        ("a.safetensors", None, r"must end in \.npz for the layout 'vit_jax', but .*a\.safetensors"),
+        ("a.safetensors", "vit_jax", r"must end in \.npz for the layout 'vit_jax', but .*a\.safetensors"),
         ("a.npz", "timm", "must end in .safetensors for the layout 'timm', but"),
         ("a.weights.h5", "timm", "must end in .safetensors for the layout 'timm', but"),
     ):
