@@ -226,7 +226,7 @@ def _attention(model: VisionTransformer, names: Sequence[str], batch: np.ndarray
         )
     has_reader = config.class_token and config.pooling != "avg"
     reader = "the class token reads" if has_reader else "the patches read on average"
-    words = f"What {reader} in each block and head; bright is much, each map by its own largest."
+    words = f"What {reader} in each block and head; bright is much; each map has its own scale."
     return Section("Where it looks", words, Html("".join(cards)))
 
 

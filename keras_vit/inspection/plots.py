@@ -45,30 +45,32 @@ class MapKind:
     head: bool = True  # whether it needs a head that names classes
     scale: str = "inferno"  # a name in `keras_vit._pictures.SCALES`
     signed: bool = False  # whether 0 is in the middle of the scale; otherwise it is its beginning
-    quantile: float = 1.0  # share of the values that the scale reaches
 
     def ends(self, values: np.ndarray) -> tuple[float, float]:
-        """Returns the values at the beginning, 0 or minus the end, and at the end of the scale, at least 1e-12."""
-        largest = max(float(np.quantile(np.abs(values) if self.signed else values, self.quantile)), 1e-12)
-        return (-largest if self.signed else 0.0), largest
+        """Returns the values at the beginning, 0 or minus the end, and at the end of the scale.
+
+        The end is the 99th percentile and never the largest value: one patch may outshine all others. It is at least a
+        hundredth of the largest, so that rounding errors of a map of zeros stay dark, and at least 1e-12.
+        """
+        values = np.abs(values) if self.signed else values
+        end = max(float(np.quantile(values, 0.99, method="lower")), 0.01 * float(values.max()), 1e-12)
+        return (-end if self.signed else 0.0), end
 
     def colours(self, values: np.ndarray, ends: tuple[float, float]) -> np.ndarray:
         """Returns values as colours of 0..1 with an axis for the channels; `ends` are those of the scale."""
         return palette(self.scale, LEVELS)[colour_numbers(values, *ends, LEVELS)] / 255
 
 
-_BRIGHT = "bright patches count most, each map by its own largest"
-_EVIDENCE = "logit of the class, from {:.1f} (blue) over 0 (white) to {:.1f} (red)"
-HEADS = MapKind("Where each head looks", "bright patches are read most; each map by its own largest")
+_BRIGHT = "bright patches count most; each map has its own scale"
+_EVIDENCE = "logit of the class, from {:.1f} and less (blue) over 0 (white) to {:.1f} and more (red)"
+HEADS = MapKind("Where each head looks", "bright patches are read most; each map has its own scale")
 FEATURES = MapKind("Which patches are alike", "principal components as red, green and blue; background is black")
-# In the order of the page. Saliency: a few pixels have gradients far above all others.
+# In the order of the page.
 MAPS = {
     "rollout": MapKind("What the answer is made of", _BRIGHT, attention_rollout, attention=True, head=False),
     "relevance": MapKind("What speaks for the class", _BRIGHT, gradient_attention, attention=True),
     "evidence": MapKind("What each patch says for the class", _EVIDENCE, class_evidence, scale="RdBu", signed=True),
-    "saliency": MapKind(
-        "Which pixels the class hangs on", "bright: a small change moves the score most", saliency, quantile=0.99
-    ),
+    "saliency": MapKind("Which pixels the class hangs on", "bright: a small change moves the score most", saliency),
 }
 
 
@@ -85,6 +87,8 @@ def plot(
     grid_size: tuple[int, int] | None = None,
 ) -> "Figure":
     """Draws a result of this package's inspection functions, and returns the matplotlib figure.
+
+    Colours of maps end at the 99th percentile of the values, for one patch may be ten times as large as all others.
 
     | kind | shape of the values, and the function that returns them |
     |---|---|
@@ -260,14 +264,14 @@ def overlay(image: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """Returns a map of weights in warm colours over an image in grey, `(height, width, 3)` of 0..1.
 
     `image` `(height, width, channels)` holds pixels of 0..255, or values of 0..1. `weights` `(rows, columns)` are at
-    least 0; the largest is the brightest. TypeError or ValueError for other arrays.
+    least 0; the largest hundredth is the brightest, as in `plot`. TypeError or ValueError for other arrays.
 
     Examples:
         >>> inspection.overlay(pixels[0], inspection.attention_rollout(model, images)[0]).shape
         (24, 24, 3)
     """
     image, weights = _pixels(image), _array("weights", weights, ("rows", "columns"))
-    heat = _stretched(weights / max(float(weights.max()), 1e-12), image)
+    heat = _stretched(np.minimum(weights / HEADS.ends(weights)[1], 1), image)
     return np.clip(0.68 * HEADS.colours(0.04 + 0.9 * heat, (0, 1)) + 0.42 * _grey(image), 0, 1)
 
 

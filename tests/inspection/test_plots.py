@@ -84,6 +84,17 @@ def test_a_map_lies_where_its_patches_are():
     assert np.isfinite(inspection.overlay(grey, np.zeros((2, 3)))).all()
 
 
+@pytest.mark.parametrize("shape", [(2, 3), (16, 16)])
+def test_one_patch_that_outshines_all_does_not_darken_the_others(shape):
+    weights = RNG.uniform(0.002, 0.008, shape)
+    weights[1, 1] = 0.08
+    for kind in (*plots.MAPS.values(), plots.HEADS):
+        assert 0.002 < kind.ends(weights)[1] < 0.008
+        assert kind.ends(1.0 * (weights > 0.07))[1] == 0.01  # one patch alone: rounding errors elsewhere stay dark
+    grey = np.full((8 * shape[0], 8 * shape[1], 3), 128, "uint8")
+    assert inspection.overlay(grey, weights).sum(-1).mean() > 1.4  # at most 1.1 where the largest is the end
+
+
 @pytest.mark.parametrize("fields", [{}, {"include_preprocessing": True}, {"channels": 1}])
 def test_pixels_of_what_a_model_gets(fields):
     model = make("plain", **fields)
