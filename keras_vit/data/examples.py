@@ -5,7 +5,9 @@ import contextlib
 import dataclasses
 import decimal
 import functools
+import itertools
 import math
+import operator
 import os
 import re
 import stat
@@ -180,11 +182,30 @@ def is_pipeline(source: Any) -> bool:
     return hasattr(source, "__iter__") and not isinstance(source, (str, bytes, Mapping, tuple, list, np.ndarray, set))
 
 
+def has_no_end(source: Any) -> bool:
+    """Whether a pipeline says itself that it never ends: of Keras, tf.data, grain or `itertools`."""
+    if is_py_dataset(source):
+        return source.num_batches is None
+    if hasattr(source, "cardinality"):
+        return int(source.cardinality()) == -1  # tf.data.INFINITE_CARDINALITY
+    is_repeat = isinstance(source, itertools.repeat) and operator.length_hint(source, -1) < 0
+    return is_repeat or isinstance(source, (itertools.cycle, itertools.count)) or length_of(source) == sys.maxsize
+
+
+def length_of(source: Any) -> int | None:
+    """Returns how many batches or elements a pipeline says that it has; None if it does not say."""
+    try:
+        return source.num_batches if is_py_dataset(source) else len(source)
+    except TypeError:  # of unknown length, or infinite in tf.data
+        return None
+    except OverflowError:
+        return sys.maxsize
+
+
 def one_pass(source: Any) -> Iterator[Any]:
     """Yields each batch or element of one epoch of a pipeline; of a Keras `PyDataset` it ends the epoch as well."""
     if is_py_dataset(source):
-        for i in range(source.num_batches):
-            yield source[i]
+        yield from map(source.__getitem__, itertools.count() if has_no_end(source) else range(source.num_batches))
         source.on_epoch_end()
     else:
         yield from source

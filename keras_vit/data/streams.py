@@ -406,6 +406,9 @@ class PipelineStream(ImageStream):
         self._source, self._kind, self.transform, self._skip, self.shard = source, kind, transform, reading.skip, shard
         self._origin = {"source": type(source).__name__}
         self.endless = transform is not None and transform.augmentation is not None
+        if not self.endless and base.has_no_end(source):
+            advice = "Pass data with an end, such as data.take(100) of a tf.data.Dataset."
+            raise ValueError(f"The pipeline never ends, so not all of its images can be read. {advice}")
         # Whether batches are lists: pictures have sizes of their own, or become views.
         self._in_lists = transform is not None and (transform.shape is None or transform.any_size)
         self.batch_size, self.classes = batch_size, kind.classes or 0
@@ -429,10 +432,7 @@ class PipelineStream(ImageStream):
             warn_caller(f"{given}. They are used as they are.")
         if not self._single:  # test data, too, is filled up to no more than this
             self.batch_size = len(images)
-        try:
-            length = source.num_batches if base.is_py_dataset(source) else len(source)
-        except TypeError:  # Of unknown or infinite length.
-            length = None
+        length = None if base.has_no_end(source) else base.length_of(source)
         if length is not None and self._single:
             self.examples = length
             length = base.count_steps(length, batch_size, self.endless)

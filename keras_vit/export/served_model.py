@@ -4,6 +4,7 @@ Also the images of an export: those that the outputs are compared on, and those 
 """
 
 import dataclasses
+import itertools
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,7 +18,7 @@ from keras_vit._arguments import Tensor, check_class_names, listing, softmax, to
 from keras_vit._files import expanded_path
 from keras_vit._keras import has_graph, layers_inside
 from keras_vit.data import IMAGE_SUFFIXES, has_test_split, image_files, match_labels, open_data
-from keras_vit.data.examples import is_pipeline, split_folders
+from keras_vit.data.examples import has_no_end, is_pipeline, one_pass, split_folders
 from keras_vit.models import (
     BiT,
     BiTConfig,
@@ -389,6 +390,7 @@ def calibration_images(source: Any, config: Config | None, signature: Signature)
 def _resized(source: Any, config: Config) -> np.ndarray:
     """Returns up to 300 images of what `open_data` takes, as the config's pipeline resizes them, uint8."""
     split = "test" if is_pipeline(source) else "train"  # in which a pipeline ends when it has yielded all
+    source = itertools.islice(one_pass(source), MOST) if split == "test" and has_no_end(source) else source
     options: dict[str, Any] = {"resize": config.pipeline, "channels": config.channels, "target": "none"}
     images: list[np.ndarray] = []
     with open_data(source, image_size=config.image_size, batch_size=1, split=split, shuffle=False, **options) as stream:

@@ -382,7 +382,14 @@ class ImageModel(ConfiguredModel):
     def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
         """Returns as `ConfiguredModel.call`; ValueError for images that the model does not take."""
         self._check_images(inputs)
+        if keras.backend.backend() == "tensorflow":
+            inputs = keras.tree.map_structure(self._with_rank, inputs)
         return super().call(inputs, training=training, mask=mask)
+
+    def _with_rank(self, images: Any) -> Any:
+        """Returns images, which have the shape that the model takes where TensorFlow does not know their rank."""
+        known = getattr(getattr(images, "shape", None), "rank", 0) is not None
+        return images if known else sys.modules["tensorflow"].ensure_shape(images, self.inputs[0].shape)
 
     def run(
         self,
@@ -427,7 +434,10 @@ class ImageModel(ConfiguredModel):
         """Raises ValueError, with what to do, unless images have the shape that the model takes."""
         config = self._config
         flat = keras.tree.flatten(images)  # Keras also takes the one input in a list or a dictionary
-        given = tuple(getattr(flat[0], "shape", None) or ()) if len(flat) == 1 else ()
+        shape = getattr(flat[0], "shape", None) if len(flat) == 1 else None
+        if getattr(shape, "rank", 0) is None:  # TensorFlow's, as of `numpy_function`: known when there are values
+            return
+        given = tuple(shape or ())
         if len(given) != 4:
             raise ValueError(
                 f"{self.name} needs images (batch, height, width, channels), but the shape {given} was given. A single "

@@ -1,6 +1,7 @@
 """Arrays, pipelines and tensorflow-datasets: the same stream, the same checks."""
 
 import functools
+import itertools
 import sys
 
 import numpy as np
@@ -108,6 +109,47 @@ def test_iterators_only_go_forward(data):
         np.testing.assert_array_equal(stream.batch(1)[0], batches(data)[1][0])
         with pytest.raises(ValueError, match="can be read only once"):
             stream.batch(0)
+
+
+class Endless(sources.Sequence):
+    num_batches = None
+
+    def __getitem__(self, index):
+        return self.batches[index % 3]
+
+
+class Repeated(Iterable):
+    """As a data set of grain says that it has no end."""
+
+    def __iter__(self):
+        return itertools.cycle(self.items)
+
+    def __len__(self):
+        return sys.maxsize
+
+
+def tf_data(pairs):
+    tensors = [np.concatenate(part) for part in zip(*pairs, strict=True)]
+    return pytest.importorskip("tensorflow").data.Dataset.from_tensor_slices(tuple(tensors)).batch(4).repeat()
+
+
+ENDLESS = {"Keras": None, "cycle": itertools.cycle, "repeat": lambda x: itertools.repeat(x[0]), "grain": Repeated}
+
+
+@pytest.mark.parametrize("form", [*ENDLESS, "tf.data"])
+def test_pipelines_without_end_are_for_training(data, form):
+    source = {**ENDLESS, "Keras": lambda _: Endless(data), "tf.data": tf_data}[form](batches(data))
+    with open_data(source, classes=3, **OPTIONS) as stream:
+        np.testing.assert_array_equal([*map(len, stream.batch(4))], 4)
+        assert stream.steps_per_epoch is None
+    for size in (SIZE, None):
+        with pytest.raises(ValueError, match="The pipeline never ends"):
+            open_data(source, split="test", classes=3, **OPTIONS | {"image_size": size})
+
+
+def test_pipelines_that_repeat_have_an_end(data):
+    with open_data(itertools.repeat(batches(data)[0], 3), split="test", classes=3, **OPTIONS) as stream:
+        assert len(list(stream)) == 3
 
 
 def test_an_index_error_of_a_pipeline_is_not_its_end(data):

@@ -1,5 +1,6 @@
 """What can be asked of an export, what is refused, and what is reported; nothing is converted here."""
 
+import itertools
 import json
 
 import keras
@@ -100,6 +101,7 @@ def test_calibration_of_other_channels_and_values():
     pixels = np.random.default_rng(0).integers(0, 256, (9, 8, 12, 4)).astype("uint8")
     found = calibration_images((pixels, np.arange(9) % 3), config, signature)
     assert sorted(map(bytes, found)) == sorted(map(bytes, pixels))
+    assert len(calibration_images(itertools.repeat((pixels, np.arange(9) % 3)), config, signature)) == 300
     floats = [np.where(image < 128, 0.0, 255.0) for image in np.repeat(pixels, 2, axis=1)]
     resized = np.concatenate([config.pipeline.resized(image, 4) for image in floats])
     found = calibration_images([pixels[0].astype(float), *floats], config, signature)

@@ -116,6 +116,27 @@ def test_data_in_batches_tell_by_the_first_one(library, backend):
 
 
 @pytest.mark.filterwarnings("ignore:Your input ran out of data")
+@pytest.mark.parametrize("kind", ["vit", "dynamic", "eomt"])
+def test_images_of_unknown_rank(kind, backend):
+    """As of `numpy_function`, `decode_image` and `from_generator(output_types=)`."""
+    tf = pytest.importorskip("tensorflow")
+    model = KINDS[kind]()
+    x, outputs = small.images_for(model.config), model.predict(small.images_for(model.config), verbose=0)
+    model.compile("sgd", "mse", jit_compile=False) if kind != "eomt" else None
+    data = tf.data.Dataset.from_generator(lambda: iter([x]), output_types="float32")
+    assert data.element_spec.shape.rank is None
+    keras.tree.map_structure(np.testing.assert_array_equal, model.predict(data, verbose=0), outputs)
+    if kind != "eomt":
+        y = tf.zeros(outputs.shape)
+        model.fit(data.map(lambda images: (images, y)), shuffle=False, verbose=0)
+        assert np.isfinite(model.evaluate(data.map(lambda images: (images, y)), verbose=0))
+    if kind == "vit":
+        narrow = data.map(lambda images: tf.numpy_function(lambda x: x[:, :4], [images], "float32"))
+        with pytest.raises((ValueError, tf.errors.InvalidArgumentError)):  # TensorFlow has a message of its own
+            model.predict(narrow, verbose=0)
+
+
+@pytest.mark.filterwarnings("ignore:Your input ran out of data")
 @pytest.mark.once
 def test_pairs_of_images_and_texts():
     towers = small.small_vit(classes=None, projection=4), small.small_text_encoder(projection=4)
