@@ -212,6 +212,7 @@ def test_openai_and_open_clip(tmp_path):
         "pool_type in .* but is attn": said,
         "global_average_pool in .* but is True": {"model_cfg": {"vision_cfg": {"global_average_pool": True}}},
         "resize_mode in .* but is longest": {"preprocess_cfg": {"resize_mode": "longest"}},
+        "mode=L .* not supported": {"preprocess_cfg": {"mode": "L"}},
     }.items():
         with pytest.raises(ValueError, match=message):
             open_checkpoint(write(tmp_path / "wrong", shapes, open_clip=wrong))
@@ -491,6 +492,7 @@ SQUARE, MEANS = {"height": 224, "width": 224}, {"image_mean": [0.1, 0.2, 0.3], "
 CUT = {"do_center_crop": True, "crop_size": 224, "resample": 3}
 FILTERS = ("nearest", "lanczos", "bilinear_pillow", "bicubic")
 # What a preprocessor_config.json says, and fields of the config.
+CROP = {"do_center_crop": True, "crop_size": 32}
 PREPARED = {
     "a number": ({"size": 224, "resample": 2}, {"resize": "squash", "crop_ratio": 1.0, "filter": "bilinear_pillow"}),
     "ViT": ({"size": SQUARE, "image_processor_type": "ViTImageProcessor"}, {"resize": "squash", "filter": FILTERS[2]}),
@@ -518,6 +520,17 @@ PREPARED = {
     ),
     "not normalised": ({"do_normalize": False}, {"pixel_mean": (0.0,) * 3, "pixel_std": (1.0,) * 3}),
     # 384 / (384 / 438) is just below 438, where timm's rule rounds down.
+    "a number, squashed": ({"size": 40, "default_to_square": True, **CROP}, {"resize": "squash", "crop_ratio": 0.8}),
+    "a number, shorter": ({"size": 40, "default_to_square": False, **CROP}, {"resize": "shortest", "crop_ratio": 0.8}),
+    "height and width": ({"size": [32, 16]}, {"image_size": (32, 16)}),
+    "of the fast classes": (
+        {"image_processor_type": "DINOv3ViTImageProcessorFast", "size": {"height": 32, "width": 32}, "resample": 2}
+        | {"data_format": "channels_first", "default_to_square": True, "disable_grouping": True, "return_tensors": "pt"}
+        | dict.fromkeys(("crop_size", "device", "do_center_crop", "do_convert_rgb", "do_pad", "input_data_format"))
+        | {"pad_size": None, "processor_class": "ViTProcessor", "_valid_processor_keys": ["images", "do_resize"]}
+        | {"image_seq_length": 4, "do_convert_rgb": True, "use_square_size": False, "auto_map": {}},
+        {"filter": "bilinear_antialias"},
+    ),
     "438 pixels": ({"size": 438, "crop_size": 384, "do_center_crop": True}, {"crop_ratio": pytest.approx(384 / 438)}),
 }
 
@@ -530,7 +543,6 @@ def test_preprocessor_config(tmp_path, name):
     assert name != "438 pixels" or int(384 / config.crop_ratio) == 438
 
 
-CROP = {"do_center_crop": True, "crop_size": 32}
 CANNOT_PREPARE = {
     "box filter": {"resample": 4},
     "no resizing": {"do_resize": False},
@@ -540,6 +552,14 @@ CANNOT_PREPARE = {
     "crop larger than the picture": {"size": 24, **CROP},
     "crop of another shape": {"size": 36, "do_center_crop": True, "crop_size": {"height": 32, "width": 16}},
     "means": {"image_mean": "0.5"},
+    "shorter side, no crop": {"size": 32, "default_to_square": False},
+    "shorter side of SigLIP": {"size": 32, "image_processor_type": "SiglipImageProcessor"},
+    "of DPT": {"keep_aspect_ratio": True, "size": 32},
+    "a square of CLIP": {"use_square_size": True},
+    "of ConvNext": {"crop_pct": 0.9},
+    "around zero": {"rescale_offset": True},
+    "padding": {"do_pad": True, "pad_size": 32},
+    "of the future": {"sharpen": 2.0},
     "floats and another filter": {"image_processor_type": "DINOv3ViTImageProcessor", "resample": 3},
 }
 

@@ -1,6 +1,7 @@
 """OWL-ViT and OWLv2 beside the numbers of transformers: texts, logits, boxes, pixels, files written back."""
 
 import json
+import shutil
 
 import keras
 import numpy as np
@@ -178,6 +179,17 @@ def test_names_and_loaders_that_make_no_sense(loaded, golden):
     with pytest.warns(UserWarning, match="longer than the 16 tokens"):
         ids = both.tokenizer("cat " * 20)
     assert ids[0, 0] == 1712 and ids[0, -1] == 1713  # the end stays
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("size", [56, 64]), ("resample", 3), ("do_pad", False), ("rescale", False), ("sharpen", 2.0)]
+)
+def test_pictures_that_are_prepared_in_another_way(golden, tmp_path, key, value):
+    folder = shutil.copytree(golden("owl_v2_p14").folder, tmp_path / "model")
+    file = folder / "preprocessor_config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "size": [56, 56], key: value}))
+    with pytest.raises(ValueError, match=f"{key}=.* not supported"):
+        keras_vit.load_image_text(folder)
 
 
 def test_other_sizes(loaded, golden, tmp_path):

@@ -182,6 +182,8 @@ def test_models_for_masks_that_are_not_read(tmp_path):
         ("preprocessor_config", "do_resize", False, "do_resize=False .* not supported"),
         ("preprocessor_config", "rescale_factor", 1.0, "rescale_factor=1.0 .* not supported"),
         ("preprocessor_config", "size", {"shortest_edge": 64}, "size=.* not supported"),
+        ("preprocessor_config", "do_pad", False, "do_pad=False .* not supported"),
+        ("preprocessor_config", "rescale_offset", True, "rescale_offset=True .* not supported"),
         ("config", None, None, "config.json"),
     ],
 )

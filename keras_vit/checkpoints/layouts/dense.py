@@ -346,9 +346,10 @@ def _fields_of_metadata(config: Mapping[str, Any], pictures: Mapping[str, Any]) 
     for key, value in _EXPECTED.items():
         jsons.value_in(config, key, [value])
     backbone = jsons.mapping(config, "backbone_config")
-    more = {"resample": 3, "size_divisor": None, "ensure_multiple_of": backbone.get("patch_size", 14)}
-    jsons.check_prepared(pictures, jsons.PREPARED | _PREPARED | more)
-    size = jsons.edges_in(pictures, "size", shortest=False) or (518, 518)
+    more = {"resample": 3, "do_center_crop": False, "ensure_multiple_of": backbone.get("patch_size", 14)}
+    read = ("size", "default_to_square", "image_mean", "image_std", "size_divisor")
+    jsons.check_prepared(pictures, jsons.PREPARED | _PREPARED | more, read)
+    size = jsons.edges_in(pictures, "size", pictures.get("default_to_square") is False) or (518, 518)
     if isinstance(size, int):  # of the shorter edge
         raise jsons.unsupported_value("size", pictures["size"])
     # transformers counts blocks from 1.

@@ -192,7 +192,9 @@ def _backbone(
     trunk = pytorch.trunk_of(arrays, sidecars, family, size=size, heads=heads, is_named=True)
     fields: Fields = dict(trunk.fields)
     pictures = sidecars.preprocessor or {}
-    jsons.check_prepared(pictures, jsons.PREPARED | {"resample": 2})
+    wanted = jsons.PREPARED | {"resample": 2} | ({} if pictures.get("do_split_image") else {"do_pad": True})
+    read = ("size", "image_mean", "image_std", "do_split_image", "do_pad", "default_to_square")
+    jsons.check_prepared(pictures, wanted, read)
     edges = pictures["size"].values() if isinstance(pictures.get("size"), dict) else [pictures.get("size")]
     if any(edge not in (None, fields["image_size"][0]) for edge in edges):
         raise jsons.unsupported_value("size", pictures["size"])

@@ -92,6 +92,9 @@ def preparation_in(
     """Returns how timm's `pretrained_cfg` or open_clip's `preprocess_cfg` prepares images, as fields of a config."""
     # `mode_key` is `"crop_mode"` for timm and `"resize_mode"` for open_clip, whose config has no crop ratio.
     mode = value_in(config, mode_key, _MODES[mode_key], file="the JSON file")
+    if mode_key == "resize_mode":
+        read = ("size", "mean", "std", "interpolation", "resize_mode", "fill_color")  # the model decides the size
+        check_prepared(config, {"mode": "RGB"}, read)
     fields = default | means_in(config.get("mean"), config.get("std"))
     if mode_key == "crop_mode":
         crop = config.get("crop_pct") if config.get(crop_key) is None else config[crop_key]
@@ -142,11 +145,23 @@ def unsupported_value(key: str, value: Any) -> ValueError:
     )
 
 
-def check_prepared(metadata: Mapping[str, Any], wanted: Fields) -> None:
-    """Raises ValueError where a preprocessor_config.json says something else than `wanted`."""
-    for key, value in wanted.items():
-        if metadata.get(key, value) != value:
-            raise unsupported_value(key, metadata[key])
+# What a preprocessor_config.json says besides how pixels are computed, and for labels.
+_WITHOUT_EFFECT = frozenset(
+    "image_processor_type feature_extractor_type processor_class auto_map _valid_processor_keys model_input_names "
+    "return_tensors data_format input_data_format device disable_grouping do_convert_rgb image_seq_length crop_size "
+    "pad_size do_reduce_labels reduce_labels ignore_index num_labels transformers_version _name_or_path".split()
+)
+
+
+def check_prepared(metadata: Mapping[str, Any], wanted: Fields, read: Collection[str]) -> None:
+    """Raises ValueError where a preprocessor_config.json says something else than `wanted`, or a key not in `read`."""
+    for key, value in metadata.items():
+        if key in wanted:
+            is_done = value in (None, wanted[key])
+        else:  # an unknown step may be switched off
+            is_done = value is None or value is False or key in read or key in _WITHOUT_EFFECT
+        if not is_done:
+            raise unsupported_value(key, value)
 
 
 def is_length(value: Any) -> bool:
@@ -227,18 +242,17 @@ SIZES = (
 
 # The class of transformers that resamples floats instead of whole numbers.
 RESAMPLE_FLOATS = "DINOv3ViTImageProcessor"
-# What the classes of transformers do where a preprocessor_config.json does not say it, by the beginning of their names;
-# `shortest` is whether a single number is the length of the shorter edge.
+# What the classes of transformers do where a preprocessor_config.json does not say it, by the beginning of their names.
 _SQUARE, _CROP = {"height": 224, "width": 224}, {"do_center_crop": True, "crop_size": 224}
 _PROCESSORS: dict[str, dict[str, Any]] = {
-    "DINOv3ViT": {"resample": 2, "size": _SQUARE, "shortest": False},
-    "ViT": {"resample": 2, "size": _SQUARE, "shortest": False},
-    "Tipsv2": {"resample": 2, "size": {"height": 448, "width": 448}, "shortest": False, "do_normalize": False},
+    "DINOv3ViT": {"resample": 2, "size": _SQUARE, "default_to_square": True},
+    "ViT": {"resample": 2, "size": _SQUARE, "default_to_square": True},
+    "Tipsv2": {"resample": 2, "size": {"height": 448, "width": 448}, "default_to_square": True, "do_normalize": False},
     "Siglip2": {"resample": 2},  # before "Siglip": the first that a name begins with counts
-    "Siglip": {"resample": 3, "size": _SQUARE, "shortest": False},
-    "DeiT": {"resample": 3, "size": {"height": 256, "width": 256}, "shortest": False, **_CROP},
-    "CLIP": {"resample": 3, "size": {"shortest_edge": 224}, "shortest": True, **_CROP},
-    "Bit": {"resample": 3, "size": {"shortest_edge": 224}, "shortest": True, **_CROP},
+    "Siglip": {"resample": 3, "size": _SQUARE, "default_to_square": False},
+    "DeiT": {"resample": 3, "size": {"height": 256, "width": 256}, "default_to_square": True, **_CROP},
+    "CLIP": {"resample": 3, "size": {"shortest_edge": 224}, "default_to_square": False, **_CROP},
+    "Bit": {"resample": 3, "size": {"shortest_edge": 224}, "default_to_square": False, **_CROP},
 }
 
 
@@ -256,7 +270,9 @@ def transformers_preparation(config: Mapping[str, Any], default: Fields) -> Fiel
     if abs(scale - 1) > 1e-6:  # (x factor - mean) / std for pixels x of 0..255, for pixels of 0..1
         for key in ("pixel_mean", "pixel_std"):
             fields[key] = tuple(np.divide(fields[key], scale).reshape(-1).tolist())
-    check_prepared(metadata, {"do_resize": True, "do_pad": False})
+    read = {*PREPARED, "resample", "size", "do_center_crop", "default_to_square", "image_mean", "image_std"}
+    read |= {"patch_size", "max_num_patches"} if name.startswith("Siglip2") else set()  # of pictures of any shape
+    check_prepared(metadata, {"do_resize": True, "do_pad": False}, read)
     size, crop = _sizes(metadata)
     if size is None or crop is None:
         return fields
@@ -314,7 +330,7 @@ def _sizes(metadata: Mapping[str, Any]) -> tuple[int | tuple[int, int] | None, t
     """Returns the size to which images are resized (a number is the shorter edge), and the size that is cut out."""
     crops = metadata.get("do_center_crop", False)
     # Files of old versions have a number, which was the shorter edge where a crop followed.
-    size = edges_in(metadata, "size", metadata.get("shortest", bool(crops)))
+    size = edges_in(metadata, "size", not metadata.get("default_to_square", not crops))
     crop = edges_in(metadata, "crop_size", False) if crops else size
     if crops and (size is None or crop is None):
         raise unsupported_value("do_center_crop", crops)
@@ -338,6 +354,8 @@ def edges_in(config: Mapping[str, Any], key: str, shortest: bool) -> int | tuple
         return None
     if is_length(value):
         return value if shortest else (value, value)
+    if isinstance(value, list) and len(value) == 2:
+        value = dict(zip(("height", "width"), value, strict=True))
     given = {name: n for name, n in value.items() if n is not None} if isinstance(value, dict) else {}
     if all(map(is_length, given.values())):
         if given.keys() == {"shortest_edge"}:

@@ -12,7 +12,7 @@ import numpy as np
 
 from keras_vit.checkpoints.accounting import Layout, Plan, Row, depth_of, having, prefixed, renamed, shape_of
 from keras_vit.checkpoints.files import Sidecars
-from keras_vit.checkpoints.layouts import huggingface, pytorch
+from keras_vit.checkpoints.layouts import huggingface, jsons, pytorch
 from keras_vit.checkpoints.layouts.jsons import CLIP, mapping, preparation, value_in, written, written_preprocessor
 from keras_vit.checkpoints.layouts.pytorch import linear, norm
 from keras_vit.checkpoints.layouts.text import NAMES, plan_of_text, text_layout
@@ -80,6 +80,16 @@ def _as_clip(file: Arrays, sidecars: Sidecars, prefix: str) -> tuple[dict[str, S
     return towers, dataclasses.replace(sidecars, config=config, preprocessor=means or None)
 
 
+def _check_prepared(given: Mapping[str, Any], kind: str, size: tuple[int, int]) -> None:
+    """Raises ValueError where a preprocessor_config.json says other pictures than a detector of this size takes."""
+    wanted: jsons.Fields = {"do_resize": True, "do_rescale": True, "rescale": True, "do_center_crop": False}
+    wanted |= {"resample": 2, "do_pad": True} if kind == "owlv2" else {"resample": 3, "do_pad": False}
+    read = ("size", "default_to_square", "image_mean", "image_std", "rescale_factor", "do_normalize")
+    jsons.check_prepared(given, wanted, read)
+    if jsons.edges_in(given, "size", given.get("default_to_square") is False) not in (None, size):
+        raise jsons.unsupported_value("size", given["size"])
+
+
 def check_fits(config: DetectorConfig, text: TextConfig) -> None:
     """Raises ValueError where towers and heads do not fit each other."""
     if text.context > CONTEXT:
@@ -98,6 +108,7 @@ def plans(file: Arrays, sidecars: Sidecars) -> tuple[Plan, Plan]:
     vision = {n: a for n, a in towers.items() if not n.startswith(("text_", "visual_projection", "logit_scale"))}
     backbone = huggingface.LAYOUT.plan(vision, beside)
     vit = backbone.config.replace(**WITHOUT_TOP, final_norm="tokens", **preparation(CLIP, "squash", 1.0))
+    _check_prepared(sidecars.preprocessor or {}, kind, vit.image_size)
     vit = vit.replace(pixel_mean=backbone.config.pixel_mean, pixel_std=backbone.config.pixel_std)
     config = DetectorConfig(
         backbone=vit, classes=1, embedding=shape_of(file, _HEAD, 2)[0], objectness=kind == "owlv2", pictures=kind
