@@ -7,6 +7,7 @@ Both read `job.json` in a folder, with arrays and a model beside it, and leave w
 """
 
 import dataclasses
+import importlib
 import json
 import os
 import statistics
@@ -15,6 +16,7 @@ import sys
 import threading
 import time
 import warnings
+import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -76,14 +78,39 @@ def write_anywhere(model: Model, job: Job, calibration: np.ndarray | None, path:
         raise
     except Exception as error:  # the frameworks have a hundred kinds
         raise RuntimeError(f"{failed}. {type(error).__name__}: {error}"[:4000]) from error
+    modules = _modules_of(folder / "model.keras", failed)
     if calibration is not None:
         np.save(folder / "calibration.npy", calibration)
-    fields = job._asdict() | {"signature": dataclasses.asdict(job.signature)}
+    fields = job._asdict() | {"signature": dataclasses.asdict(job.signature), "modules": modules, "path": sys.path}
     _write(folder / "job.json", fields)
     command = [sys.executable, "-c", WRITER, str(folder), str(path)]
     _run(command, {"KERAS_BACKEND": row.backend}, failed)
     (folder / "model.keras").unlink()
     return _read(folder / "result.json")
+
+
+def _modules_of(file: Path, failed: str) -> list[str]:
+    """Returns the modules of the classes and functions that a model file names, except for Keras's own."""
+    import keras
+
+    found: set[str] = set()
+
+    def look(config: Any) -> None:
+        for value in config.values() if isinstance(config, dict) else config if isinstance(config, list) else ():
+            look(value)
+        name = config.get("registered_name") if isinstance(config, dict) else None  # None for Keras's own
+        name = config["config"] if name == "function" else name
+        if isinstance(name, str):
+            here = getattr(sys.modules.get(config["module"]), config["class_name"], None)
+            kind = keras.saving.get_registered_object(name) or here
+            if kind is None or kind.__module__ == "__main__" or "<locals>" in kind.__qualname__:
+                advice = "Define it at the top of a module, not in the program itself, and register it with Keras."
+                raise ValueError(f"{failed}, because another process cannot import {name}. {advice}")
+            found.add(kind.__module__)
+
+    with zipfile.ZipFile(file) as archive:
+        look(json.loads(archive.read("config.json")) | {"compile_config": None})  # which the other does not read
+    return sorted(found)
 
 
 def _write(file: Path, values: Any) -> None:
@@ -130,6 +157,9 @@ def write_job(folder: str | Path, path: str | Path) -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     folder = Path(folder)
     fields = _read(folder / "job.json")
+    sys.path += [place for place in fields.pop("path") if place not in sys.path]
+    for module in fields.pop("modules"):  # whose classes register themselves
+        importlib.import_module(module)
     values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in fields["signature"].items()}
     job = Job(**fields | {"signature": Signature(**values)})
     # Not compiled: the optimizer may be one that only exists on the backend that saved it.

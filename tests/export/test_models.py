@@ -1,5 +1,7 @@
 """Other models than those of the package itself: feature extractors, models around one, and sources of one."""
 
+import importlib
+
 import keras
 import numpy as np
 import pytest
@@ -16,6 +18,7 @@ from tests.export.tiny import (
     new_model,
     pixels_for,
     shared_model,
+    skip_without,
 )
 from tests.tolerances import SAME_FUNCTION
 
@@ -50,6 +53,37 @@ def test_mixed_precision_becomes_float32(make):
     for new, old, exact in zip(*answers, strict=True):
         np.testing.assert_allclose(new, exact, atol=SAME_FUNCTION)
         assert np.abs(old - exact).max() > SAME_FUNCTION
+
+
+OWN = """
+import keras
+@keras.saving.register_keras_serializable("own")
+class Scale(keras.layers.Layer):
+    def call(self, x):
+        return 2 * x
+@keras.saving.register_keras_serializable("own")
+def halved(x):
+    return x / 2
+"""
+
+
+@pytest.mark.once
+def test_layers_of_ones_own(monkeypatch, tmp_path):
+    """The process that writes imports their modules, from the same folders."""
+    skip_without("litert")
+    (tmp_path / "own_layers.py").write_text(OWN)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    own = importlib.import_module("own_layers")
+    outer = keras.Sequential([*sequential().layers, own.Scale(), keras.layers.Activation(own.halved)])
+    assert export(outer, tmp_path / "outer.tflite").max_abs_error < SAME_FUNCTION
+
+    class Local(own.Scale):
+        pass
+
+    monkeypatch.setattr(own.halved, "__module__", "__main__")
+    for layer, name in ((Local(), "Local"), (keras.layers.Activation(own.halved), "own>halved")):
+        with pytest.raises(ValueError, match=f"another process cannot import {name}. Define it at the top of a module"):
+            export(keras.Sequential([*sequential().layers, layer]), tmp_path / "outer.tflite", overwrite=True)
 
 
 @pytest.mark.once
