@@ -19,6 +19,7 @@ from keras_vit._pictures import safe_colours
 from keras_vit._processes import connect
 from keras_vit._terminal import ClassesResult, Column, PlainData, Table
 from keras_vit.data import ImageStream, open_boxes, open_segments
+from keras_vit.data.examples import target_parts
 from keras_vit.models import Detector, EoMT
 from keras_vit.preprocessing.images import picture_to_draw, read_picture
 from keras_vit.segmentation.metrics import whole_pictures
@@ -330,13 +331,16 @@ class MeanAP:
             found: A `Detection`, an instance `Segmentation` for masks, or a mapping with `boxes` `(k, 4)`, left, top,
                 right and bottom in pixels, or `masks` `(k, height, width)`, and `scores` and `labels` `(k,)`.
             truth: `boxes` or `masks` and `labels` of the picture likewise. Optional: `crowd` `(k,)`, boxes of several
-                objects, which need not be found; `areas` `(k,)` in pixels, which decide the size group.
+                objects, which need not be found; `areas` `(k,)` in pixels, which decide the size group. `iscrowd`
+                and `area` are the same.
 
         Raises:
             KeyError, TypeError, ValueError: if a part is missing or not of numbers, shapes do not fit, a label does not
                 exist, or a box, score or area is not finite.
         """
-        guesses, truths = self._parts("found", _as_mapping(found, self.kind)), self._parts("truth", truth)
+        truth = target_parts(truth, "truth", "scores")  # which other detections have
+        guesses = self._parts("found", target_parts(_as_mapping(found, self.kind), "found", "scores"))
+        truths = self._parts("truth", truth)
         scores = _numbers("found", "scores", guesses["scores"], guesses["labels"].shape)
         if self.kind == "masks" and len(scores) and len(truths["own"]):
             sizes = guesses["masks"].shape[1:], truths["masks"].shape[1:]

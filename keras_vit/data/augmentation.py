@@ -33,6 +33,7 @@ from keras_vit._options import (
     checked,
     option,
 )
+from keras_vit.data.examples import target_parts
 from keras_vit.data.random_operations import (
     CHANGES,
     MAX_MAGNITUDE,
@@ -480,7 +481,7 @@ def augment_masks(
         >>> data.augment_masks(np.zeros((4, 4, 3), "uint8"), target, 8, size=(6, 6))[0].shape
         (8, 8, 3)
     """
-    crop = pair("image_size", image_size)
+    crop, targets = pair("image_size", image_size), target_parts(targets, "targets")
     masks, labels = np.asarray(targets["masks"], bool), np.asarray(targets["labels"])
     if picture.dtype != np.uint8:
         raise TypeError(f"picture must be uint8 (height, width, 3), but its dtype is {picture.dtype}.")

@@ -14,7 +14,7 @@ from keras_vit._files import expanded_path
 from keras_vit._options import OneOf, Part, Share, checked, option, refuse
 from keras_vit.data.augmentation import IMAGE, Draw, PictureAugmentation, Transform
 from keras_vit.data.coco import box_targets, pictures_by_name, read_annotation
-from keras_vit.data.examples import check_folder, folders_of_splits, is_pipeline
+from keras_vit.data.examples import check_folder, folders_of_splits, in_order, is_pipeline
 from keras_vit.data.masks import (
     AnnotatedPictures,
     Targets,
@@ -73,6 +73,7 @@ class BoxedImages(AnnotatedPictures):
         if len(boxes) and boxes.max() <= 1 < min(height, width):
             found = f"they are fractions: {boxes[0].tolist()}. Multiply them by the width and height of the picture."
             raise ValueError(f"boxes of {where} must be in pixels, but {found}")
+        boxes = boxes.clip(0, [width, height, width, height])  # what is trained on and evaluated lies in the picture
         crowd = to_numpy(target.get("crowd", np.zeros(len(labels)))).astype(bool)
         areas = to_numpy(target.get("areas", (boxes[:, 2:] - boxes[:, :2]).prod(1))).astype("float64")
         if crowd.shape != labels.shape or areas.shape != labels.shape:
@@ -105,7 +106,8 @@ def open_boxes(
               (or `xmin`, `ymin`, `xmax`, `ymax`), and `split` if there is one. A row with nothing in `label` is a
               picture without boxes;
             - a list of pictures and one of targets `{"boxes": (T, 4), "labels": (T,)}`, optionally with `crowd` `(T,)`
-              (boxes of several objects, not trained on) and `areas` `(T,)` in pixels;
+              (boxes of several objects, not trained on) and `areas` `(T,)` in pixels, or `iscrowd` and `area` as in
+              torchvision; boxes are cut at the edges of their picture;
             - a pipeline of another library that yields such pairs.
         annotations: The JSON file of COCO's form.
         classes: Number of classes, if the data does not contain it.
@@ -180,14 +182,14 @@ def _table(source: Any, names: Sequence[str] | None, file: str, label: str) -> B
     rows = [f"{where}, row {first + i}" for i in range(len(columns[file]))]
     cells = Cells(columns, rows)
     labels = [cells.names(label, i, "multilabel", None) for i in range(len(rows))]
-    found = sorted({name for of_row in labels for name in of_row})
+    found = in_order({name for of_row in labels for name in of_row}, where)
     known = tuple(names or found)
     unknown = [name for name in found if name not in known]
     if not found:
         raise ValueError(f"No row of {where} has a label in the column {label!r}. Pass label=COLUMN.")
     if unknown:
         raise ValueError(f"{where} has the classes {listing(unknown)}, but class_names has only {listing(known)}.")
-    files = [home / cells.text(file, i) for i in range(len(rows))]
+    files = cells.paths(file, home)
     notes: dict[Path, list[Any]] = {path: [] for path in files}
     for i, (path, of_row) in enumerate(zip(files, labels, strict=True)):
         notes[path] += [(known.index(name), [cells.number(side, i, False) for side in sides]) for name in of_row]

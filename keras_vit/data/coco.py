@@ -1,6 +1,7 @@
 """COCO's annotations: JSON files beside pictures, panoptic with PNGs of ids, or of instances."""
 
 import json
+import posixpath
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from keras_vit._arguments import did_you_mean, listing, printable, require_packages, warn_caller
-from keras_vit.data.examples import image_files
+from keras_vit.data.examples import image_files, warn_of_spellings
 from keras_vit.data.masks import mask_at_size, mask_targets
 from keras_vit.preprocessing.images import read_picture
 
@@ -59,6 +60,7 @@ def read_annotation(file: Path, names: Sequence[str] | None = None, boxes: bool 
         if not rows:
             raise ValueError("the list 'annotations' is empty")
         stuff = sorted(places[row["id"]] for row in about["categories"] if row.get("isthing") == 0)
+        warn_of_spellings([name for _, name in _categories(about)], printable(file))
         return Annotation(rows, tuple(names or (name for _, name in _categories(about))), tuple(stuff), is_panoptic)
     except (ValueError, TypeError, AttributeError, RecursionError, KeyError) as error:
         reason = f"the key {error} is missing" if isinstance(error, KeyError) else printable(error, 300)
@@ -67,7 +69,7 @@ def read_annotation(file: Path, names: Sequence[str] | None = None, boxes: bool 
 
 def _panoptic_rows(file: Path, about: Any, places: Mapping[int, int]) -> list[Segments]:
     found: dict[str, Segments] = {}
-    pictures = {row["id"]: str(row["file_name"]) for row in about.get("images", ())}
+    pictures = {key: row.picture for key, row in _pictures(about).items()} if "images" in about else {}
     for row in about["annotations"]:
         png, parts = str(row["file_name"]), row["segments_info"]
         labels = {part["id"]: _listed(places, "category_id", part) for part in parts}
@@ -109,10 +111,20 @@ def _box_rows(file: Path, about: Any, places: Mapping[int, int]) -> list[Shapes]
 
 
 def _pictures(about: Any) -> dict[Any, Shapes]:
-    return {
-        row["id"]: Shapes(str(row["file_name"]), (row.get("height"), row.get("width")), [], [], [], [])
-        for row in about["images"]
-    }
+    rows = _by_id(about["images"], "pictures")
+    for name, count in Counter(posixpath.normpath(str(row["file_name"])) for row in rows.values()).items():
+        if count > 1:
+            raise ValueError(f"two pictures are called {name!r}")
+    sizes = {key: (row.get("height"), row.get("width")) for key, row in rows.items()}
+    return {key: Shapes(str(row["file_name"]), sizes[key], [], [], [], []) for key, row in rows.items()}
+
+
+def _by_id(rows: Sequence[Any], what: str) -> dict[Any, Any]:
+    found = {row["id"]: row for row in rows}
+    if len(found) < len(rows):
+        (key, _), *_ = Counter(row["id"] for row in rows).most_common()
+        raise ValueError(f"two {what} have the same id {key!r}")
+    return found
 
 
 def _add(pictures: Mapping[Any, Shapes], row: Any, shape: Any, area: float, places: Mapping[int, int]) -> None:
@@ -151,9 +163,7 @@ def class_numbers(about: Any, names: Sequence[str] | None) -> dict[int, int]:
 
 
 def _categories(about: Any) -> list[tuple[int, str]]:
-    found = sorted((row["id"], row["name"]) for row in about["categories"])
-    if len(dict(found)) < len(found):
-        raise ValueError("two categories have the same id")
+    found = sorted((key, row["name"]) for key, row in _by_id(about["categories"], "categories").items())
     for name, count in Counter(name for _, name in found).items():
         if count > 1:
             raise ValueError(f"two categories are called {name!r}")

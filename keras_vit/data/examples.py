@@ -162,7 +162,18 @@ def reader(channels: int) -> Callable[[Any], np.ndarray]:
 IMAGES = ("image", "images", "pixel_values")  # what dicts call the pictures
 TARGET_KEYS = {"mask": ("mask", "masks", "segmentation_mask", "labels", "label")}  # and their targets
 TARGET_KEYS |= dict.fromkeys(("segments", "boxes"), ("target", "targets"))
-TARGET_PARTS = ("masks", "boxes", "labels", "crowd")  # of dicts that are targets themselves
+TARGET_PARTS = ("masks", "boxes", "labels", "crowd", "areas")  # of dicts that are targets themselves
+_COCOS = {"iscrowd": "crowd", "area": "areas"}  # what torchvision, torchmetrics and pycocotools call them
+
+
+def target_parts(target: Mapping[str, Any], where: str, *more: str) -> dict[str, Any]:
+    """Returns a target by the names of `TARGET_PARTS`, without `image_id`; ValueError for a part twice or unknown."""
+    found = {_COCOS.get(name, name): value for name, value in target.items() if name != "image_id"}
+    unknown = [name for name in found if name not in (*TARGET_PARTS, *more)]
+    if unknown or len(found) + ("image_id" in target) < len(target):
+        wanted = f"only {listing([*TARGET_PARTS, *more], 9)}, each once (iscrowd and area are crowd and areas)"
+        raise ValueError(f"{where} must have {wanted}, but has {listing([*target], 9)}.")
+    return found
 
 
 def is_py_dataset(source: Any) -> bool:
@@ -218,7 +229,7 @@ def pair_of(element: Any, target: str) -> tuple[np.ndarray, Any]:
         found = f"dict with the keys {sorted(element)}"
         images, targets = (next((element[k] for k in names if k in element), None) for names in (IMAGES, keys))
         if targets is None and are_parts:
-            targets = {key: element[key] for key in TARGET_PARTS if key in element} or None
+            targets = {key: element[key] for key in (*TARGET_PARTS, *_COCOS) if key in element} or None
     else:
         found, is_pair = type(element).__name__, isinstance(element, (tuple, list)) and len(element) == 2
         images, targets = element if is_pair else (element, None)
@@ -355,6 +366,14 @@ def check_order(names: Sequence[str], where: str) -> None:
                 f"The classes of {where} are numbers with an ambiguous order. Pass class_names={numbers} to sort them "
                 f"as numbers, or class_names={text} to sort them as text, as Keras and torchvision do."
             )
+
+
+def in_order(names: Iterable[str], where: str) -> list[str]:
+    """Returns names of classes sorted, as numbers where all are numbers; warns as `warn_of_spellings`."""
+    are_numbers = all(map(str.isdecimal, names))
+    found = sorted(names, key=lambda name: (int(name) if are_numbers else 0, name))
+    warn_of_spellings(found, where)
+    return found
 
 
 def warn_of_spellings(names: Sequence[str], where: str) -> None:

@@ -155,6 +155,7 @@ class AnnotatedPictures(Annotated):
 
         Raises ValueError if the target has another form or size.
         """
+        target = base.target_parts(target, f"The target of {where}") if isinstance(target, Mapping) else target
         parts = self.checked_parts(target, size, where)
         if self.numbers is not None:
             parts["labels"] = np.array(self.numbers, "int32")[parts["labels"]]

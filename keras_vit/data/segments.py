@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 
-from keras_vit._arguments import Source, check_class_names, listing, to_numpy, warn_caller
+from keras_vit._arguments import Source, check_class_names, listing, printable, to_numpy, warn_caller
 from keras_vit._files import expanded_path
 from keras_vit._options import checked, option, refuse
 from keras_vit.data import examples as base
@@ -266,7 +266,7 @@ def _instances(folder: Path, names: Sequence[str] | None) -> SegmentedImages:
     }
     files = {path: parts for path, parts in files.items() if parts}
     labels = {part: _NUMBER.sub("", part.stem) for parts in files.values() for part in parts}
-    known = tuple(names or sorted({*labels.values()}))
+    known = tuple(names or base.in_order({*labels.values()}, printable(folder)))
     unknown = [f"{p.parent.name}/{p.name}" for p, label in labels.items() if label not in known or not label]
     if unknown or not files:
         wanted = f"begin with {listing(known)}" if names else "begin with a class, such as cat_1.png"

@@ -168,9 +168,7 @@ def open_table(
         classes, values = labels, [[cells.number(name, i, several) for name in labels] for i in count]
     else:
         found = [cells.names(labels[0], i, target, separator) for i in count]
-        names = {name for of_row in found for name in of_row}
-        are_numbers = all(map(str.isdecimal, names))
-        classes = sorted(names, key=lambda name: (int(name) if are_numbers else 0, name))
+        classes = base.in_order({name for of_row in found for name in of_row}, where)
         numbers = {name: number for number, name in enumerate(classes)}
         if not classes:
             raise ValueError(f"No row of {where} has a label in the column {labels[0]!r}. Pass label=COLUMN.")
@@ -179,16 +177,17 @@ def open_table(
         values[tuple(np.transpose(places))] = 1
     for name in classes:
         check_class_name(name, f"{name!r} in {where}")
-    base.warn_of_spellings(classes, where)
+    if several:
+        base.warn_of_spellings(classes, where)
     table = LabelTable(
-        files=[home / cells.text(file, i) for i in count],
+        files=cells.paths(file, home),
         labels=np.asarray(values, "float32"),
         target=target,
         class_names=tuple(classes),
         splits=splits_of([cells.text(split, i) for i in count], rows) if split else None,
         rows=rows,
         source=where,
-        masks=[home / cells.text(labels[0], i) for i in count] if target == "mask" else None,
+        masks=cells.paths(labels[0], home) if target == "mask" else None,
     )
     _check_repeated(table)
     return table
@@ -206,6 +205,12 @@ class Cells:
         if not text:
             raise ValueError(f"{self.rows[i]} has nothing in the column {column!r}. Fill it in, or delete the row.")
         return text
+
+    def paths(self, column: str, home: Path) -> list[Path]:
+        """Returns the file of each row; one file has one spelling: `x/../a.png` and its whole path are `a.png`."""
+        files = [home / self.text(column, i) for i in range(len(self.rows))]
+        found: dict[str, Path] = {}
+        return [found.setdefault(os.path.abspath(path), Path(os.path.normpath(path))) for path in files]
 
     def number(self, column: str, i: int, is_flag: bool) -> float:
         """Returns the number in a cell, finite in float32, of a flag 0 or 1 (true, false); ValueError for another."""
@@ -230,9 +235,9 @@ class Cells:
 
 def _check_repeated(table: LabelTable) -> None:
     """Raises ValueError where two rows say different things of one file."""
-    first_of: dict[str, int] = {}
+    first_of: dict[Path, int] = {}
     for i, path in enumerate(table.files):
-        first = first_of.setdefault(os.path.normpath(path), i)
+        first = first_of.setdefault(path, i)
         rows = f"than {table.rows[first]}. Keep one of the two."
         others = table.masks is not None and table.masks[i] != table.masks[first]
         if first != i and (others or np.any(table.labels[i] != table.labels[first])):

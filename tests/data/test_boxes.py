@@ -60,6 +60,60 @@ def test_how_much_of_a_box_has_to_be_left():
     assert not len(transform(picture, target, draws(0, 0, 0))[1]["labels"])
 
 
+def test_a_box_over_the_edge():
+    """The share that is kept is of the box within the picture, and evaluation sees the same box."""
+    picture = scene()[0]
+    boxes = data.open_boxes(([picture] * 2, [{"boxes": [[-40, -20, 20, 40]], "labels": [0]}] * 2), classes=1)
+    assert boxes.read(0)[1]["boxes"].tolist() == [[0, 0, 20, 40]] and boxes.read(0)[1]["areas"].tolist() == [800]
+    plain = data.BoxAugmentation(min_area=1.0, flip=False)
+    with data.open_data(boxes, image_size=90, batch_size=1, augmentation=plain, split="train") as stream:
+        assert [target["boxes"].tolist() for target in stream.batch(0)[1]] == [[[0, 0, 20, 40]]]
+
+
+def test_the_names_of_torchvision():
+    picture, masks = scene()[0], np.ones((2, 60, 90), bool)
+    target = {"labels": [0, 0], "iscrowd": [0, 1], "area": [5.0, 6.0], "image_id": 3}
+    of = {data.open_boxes: {"boxes": [[0, 0, 9, 9], [0, 0, 4, 4]]}, data.open_segments: {"masks": masks}}
+    for opened, parts in of.items():
+        found = opened(([picture], [target | parts]), classes=1)
+        assert found.read(0)[1]["crowd"].tolist() == [False, True] and found.read(0)[1]["areas"].tolist() == [5, 6]
+        for wrong in ({"is_crowd": [0, 1]}, {"crowd": [0, 1]}, {"difficult": [0, 0]}):
+            with pytest.raises(ValueError, match="The target of picture 0 must have only .* each once"):
+                opened(([picture], [target | parts | wrong]), classes=1)
+    flat = [{"image": picture, **target, **of[data.open_boxes]}]
+    with data.open_data(data.open_boxes(flat, classes=1), split="test", image_size=90, batch_size=1) as stream:
+        assert stream.batch(0)[1][0]["crowd"].tolist() == [False, True]
+    _, left = data.augment_masks(picture, target | {"masks": masks}, 9, size=(9, 9))
+    assert len(left["labels"]) == 1
+
+
+@pytest.mark.parametrize("key", ["images", "categories"])
+def test_two_of_one_id(tmp_path, key):
+    about = coco(tmp_path)
+    for changed, words in (({"id": about[key][0]["id"]}, "two .* have the same id"), ({"id": 99}, "two .* are called")):
+        rows = [*about[key], about[key][0] | changed]
+        (tmp_path / "_annotations.coco.json").write_text(json.dumps(about | {key: rows}))
+        for opened in (data.open_boxes, data.open_segments):
+            with pytest.raises(ValueError, match=words):
+                opened(tmp_path, annotations=tmp_path / "_annotations.coco.json")
+
+
+def test_classes_and_files_have_one_rule(tmp_path):
+    """Numbers are sorted as numbers, other spellings of a class are told, and of a file are the same file."""
+    names = [str(number) for number in (10, 2, 1, 0, 11)]
+    table = {name: [1.0] * 5 for name in ("left", "top")} | {name: [9.0] * 5 for name in ("right", "bottom")}
+    table |= {"file": [save(tmp_path / "a.png", scene()[0])] * 5, "label": names}
+    for name in names:
+        save(tmp_path / "images" / "a.png", scene()[0])
+        save(tmp_path / "instances" / "a" / f"{name}_.png", np.full((60, 90), 255, "uint8"))
+    for opened in (data.open_boxes(table), data.open_segments(tmp_path)):
+        assert opened.class_names == tuple(sorted(names, key=int))
+    spelled = [str(tmp_path / "a.png"), str(tmp_path / "x" / ".." / "a.png")]
+    assert len(data.open_boxes(table | {"file": [*spelled, *spelled, spelled[0]]}).names) == 1
+    with pytest.warns(UserWarning, match="'Cat', 'cat' of the table differ in spelling only"):
+        data.open_boxes(table | {"label": ["Cat", "cat", "dog", "dog", "dog"]})
+
+
 def coco(folder, count=3, name="_annotations.coco.json"):
     about = {"images": [], "annotations": [], "categories": [{"id": 7, "name": "cat"}, {"id": 3, "name": "dog"}]}
     for i in range(count):

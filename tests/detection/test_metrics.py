@@ -32,6 +32,21 @@ def test_the_figures_of_the_reference(golden):
     np.testing.assert_array_equal(figures(metric.result()), case.meta["stats"])
 
 
+def test_the_names_of_pycocotools():
+    found = {"boxes": [[0, 0, 10, 10], [50, 50, 60, 60]], "scores": [0.9, 0.95], "labels": [0, 0]}
+    truth = {"boxes": [[0, 0, 10, 10], [40, 40, 90, 90]], "labels": [0, 0]}
+    results = []
+    for crowd, areas in (("crowd", "areas"), ("iscrowd", "area")):
+        metric = detection.MeanAP(1)
+        metric.add(found, truth | {crowd: [0, 1], areas: [100.0, 2500.0]})
+        results.append(figures(metric.result()))
+    np.testing.assert_array_equal(*results)
+    assert results[0][0] > 0.99  # the better find is in the crowd
+    for wrong in ((found, truth | {"isCrowd": [0, 1]}), (found | {"score": [1, 1]}, truth)):
+        with pytest.raises(ValueError, match=r"(found|truth) must have only .* but has .*(isCrowd|score)"):
+            detection.MeanAP(1).add(*wrong)
+
+
 def boxes_of(rng, count):
     place = rng.integers(0, 50, (count, 2)) if rng.random() < 0.5 else rng.random((count, 2)) * 50
     side = rng.integers(1, 64, (count, 2)) if rng.random() < 0.5 else rng.random((count, 2)) * 60 + 1
