@@ -200,7 +200,7 @@ def refuse_unknown(options: Mapping[str, Any], known: Iterable[str], function: s
             raise TypeError(f"{function} has no argument {name}={value!r}.{hint}")
 
 
-def keywords(function: str, options: Mapping[str, Any], declared: Any) -> dict[str, Any]:
+def keywords(function: str, options: Mapping[str, Any], declared: Any) -> Any:
     """Returns the options of a function that are not None, checked by the `TypedDict` that declares them."""
     refuse_unknown(options, declared.__annotations__, function)
     given = {name: value for name, value in options.items() if value is not None}

@@ -46,7 +46,7 @@ def load(source: Source, **options: Unpack[LoadOptions]) -> VisionTransformer | 
         >>> keras_vit.load("glyphs", image_size=32, classes=10).config.grid_size  # a new head, of zeros
         (8, 8)
     """
-    given = keywords("load", options, LoadOptions)
+    given: LoadOptions = keywords("load", options, LoadOptions)
     if "channels" in given and "input_tensor" in given:
         raise ValueError(
             "channels and input_tensor exclude each other. Build the model with channels, and call it on the tensor."
@@ -63,7 +63,7 @@ from_checkpoint = load
 """Another name of `load`."""
 
 
-def _load_keras_file(path: Source, options: Mapping[str, Any]) -> Any:
+def _load_keras_file(path: Source, options: LoadOptions) -> Any:
     """Returns the model of a file of Keras, changed by its `with_config` where options are given."""
     for option in (*OF_SOURCES, "input_tensor"):
         if option in options:
@@ -77,11 +77,12 @@ def _load_keras_file(path: Source, options: Mapping[str, Any]) -> Any:
     return model.with_config(**changes) if changes else model
 
 
-def _load_checkpoint(path: Source, options: Mapping[str, Any]) -> Any:
+def _load_checkpoint(path: Source, options: LoadOptions) -> Any:
     """Returns the model of a checkpoint: its config is read and changed, then the model is built and filled."""
     reading: dict[str, Any] = {name: options.get(name) for name in OF_SOURCES}
-    if "head" in options:
-        head = checkpoints.find_checkpoint(options["head"])
+    head = options.get("head")
+    if head is not None:
+        head = checkpoints.find_checkpoint(head)
     else:
         path, head = checkpoints.pair_in(path)
     reading["head"] = head
@@ -91,7 +92,7 @@ def _load_checkpoint(path: Source, options: Mapping[str, Any]) -> Any:
         name, path = path, checkpoints.find_checkpoint(path)
         if "numerics" not in options and checkpoints.is_copy(name, path):
             reading["numerics"] = "official"
-    size = options.get("image_size")
+    size: Any = options.get("image_size")
     plan = checkpoints.open_checkpoint(path, image_size=None if size == "dynamic" else size, **reading)
     own = plan.stored if size == "dynamic" else plan.config  # a model of any size keeps the positions of the file
     config = _with_names_beside(own, path if head is None else head)
@@ -102,7 +103,7 @@ def _load_checkpoint(path: Source, options: Mapping[str, Any]) -> Any:
         changes["image_size"] = _size_of_bit(options.get("input_tensor"))
     new = changed_config(config, changes)
     keep_head = "head" not in layers_to_reinitialise(config, new)
-    build = {name: options[name] for name in OF_BUILDING if name in options}
+    build: Any = {name: options[name] for name in OF_BUILDING if name in options}
     model = checkpoints.load_model(path, plan, new, keep_head=keep_head, **build)
     return model if channels is None or channels == new.channels else model.with_config(channels=channels)
 
@@ -143,25 +144,29 @@ def create_model(variant: str, **options: Unpack[CreateOptions]) -> VisionTransf
         (1, 10)
     """
     variant = _variant_called(variant)
-    given = keywords("create_model", options, CreateOptions)
-    weights, pretrained = given.pop("weights", None), given.pop("pretrained", False)
+    asked: CreateOptions = keywords("create_model", options, CreateOptions)
+    weights = asked.get("weights")
     if weights == "imagenet":
         raise ValueError("weights='imagenet' is how keras.applications says it: pass pretrained=True.")
-    if pretrained:
+    if asked.get("pretrained"):
         if weights is not None:
             raise ValueError(f"pretrained=True and weights={weights!r} exclude each other. Pass one of the two.")
         weights = checkpoints.find_recommended(variant)
     is_ours = weights is not None and os.fspath(weights).endswith(".weights.h5")
     config = models.variant_config(variant) if weights is None or is_ours else _config_of(weights, variant)
-    if given.get("include_top", True) and (given.get("classes") or config.classes):
-        given["classifier_activation"] = options.get("classifier_activation", "softmax") or "linear"
+    changes: Any = {name: value for name, value in asked.items() if name in ModelOptions.__annotations__}
+    if asked.get("include_top", True) and (asked.get("classes") or config.classes):
+        changes["classifier_activation"] = options.get("classifier_activation", "softmax") or "linear"
     if weights is None or is_ours:
-        return _new_model(variant, config, given, weights)
-    for option in ("class_token", "representation_size"):
-        value = given.pop(option, None)
+        return _new_model(variant, config, asked, changes, weights)
+    for option in _OF_VARIANTS:
+        value = asked.get(option)
         if value not in (None, getattr(config, option, None)):
             raise ValueError(f"{option}={value} contradicts the config of {weights}. Leave {option} out.")
-    return load(weights, **given)
+    return load(weights, **changes)
+
+
+_OF_VARIANTS = ("class_token", "representation_size")  # options of new models that are no change of a loaded one
 
 
 def _variant_called(name: str) -> str:
@@ -178,13 +183,13 @@ def _variant_called(name: str) -> str:
     )
 
 
-def _new_model(variant: str, config: Any, options: dict[str, Any], weights: Source | None) -> VisionTransformer | BiT:
+def _new_model(
+    variant: str, config: Any, asked: CreateOptions, changes: Mapping[str, Any], weights: Source | None
+) -> VisionTransformer | BiT:
     """Returns a model of a variant with random weights, or with those of a `.weights.h5` that this same model saved."""
-    options = dict(options)
-    include_top, representation_size = options.get("include_top", True), None
+    include_top, representation_size = asked.get("include_top", True), asked.get("representation_size")
     if isinstance(config, models.ViTConfig):
-        representation_size = options.pop("representation_size", None)
-        class_token, pooling = options.pop("class_token", config.class_token), config.pooling
+        class_token, pooling = asked.get("class_token", config.class_token), config.pooling
         if class_token != config.class_token and pooling in ("token", "avg"):
             pooling = "token" if class_token else "avg"
         config = config.replace(class_token=class_token, pooling=pooling)
@@ -192,15 +197,16 @@ def _new_model(variant: str, config: Any, options: dict[str, Any], weights: Sour
             raise ValueError(
                 f"representation_size={representation_size!r} is part of the head: it needs include_top=True."
             )
-    elif "image_size" not in options:
-        options["image_size"] = _size_of_bit(options.get("input_tensor"))
-    names = options.get("class_names")
-    if "classes" not in options and include_top and isinstance(names, Sequence):
-        options["classes"] = len(names)
-    size = options.get("image_size")
+    else:  # which refuses what is for tokens
+        size = _size_of_bit(asked.get("input_tensor"))
+        changes = {"image_size": size} | {n: v for n, v in asked.items() if n in _OF_VARIANTS} | {**changes}
+    names = asked.get("class_names")
+    if "classes" not in asked and include_top and isinstance(names, Sequence):
+        changes = {**changes, "classes": len(names)}
+    size = asked.get("image_size")
     if config.tokens_mlp_width is not None and not isinstance(size, (str, type(None))):
         config = config.replace(image_size=size)  # there are no weights that fit one grid alone
-    config = changed_config(config, config_changes(config, options, variant))
+    config = changed_config(config, config_changes(config, changes, variant))
     if representation_size is not None:
         config = config.replace(representation_size=representation_size)
     weights = None if weights is None else os.path.expanduser(checkpoints.resolve_source(weights))
@@ -213,7 +219,7 @@ def _new_model(variant: str, config: Any, options: dict[str, Any], weights: Sour
         if saved is not None and saved.classes == config.classes:
             config = config.replace(class_names=saved.class_names)
         config = _with_names_beside(config, weights)
-    build = {name: options[name] for name in OF_BUILDING if name in options}
+    build = {name: asked[name] for name in OF_BUILDING if name in asked}
     model = getattr(models, config.model)(config, **build)
     if weights is not None:
         check_unpacked(weights, config)

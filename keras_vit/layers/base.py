@@ -1,15 +1,7 @@
-"""What layers share: configs, dtype policies, first values of weights, dropout, flat calls; Keras's on our operations.
-
-In PyTorch, what Keras does around each call takes 0.1 to 0.2 ms of the processor's time, which a GPU waits for. So a
-call is *flat* where nobody could see the difference: in the place of each layer a `FlatLayer` runs the same method
-`call`, with weights that are tensors and inner layers that are flat as well. They are made once, and made again after a
-change of any layer that has one, which `note_change` counts. On other backends and devices, layers are called as
-Keras does, and so is a layer that is watched, recomputed, quantized, adapted or regularized, or is somebody else's.
-"""
+"""What layers share: declared arguments, dtype policies, first values of weights, dropout; Keras's on our `ops`."""
 
 import contextlib
 import inspect
-import itertools
 from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Any, ClassVar, TypeVar, get_origin
@@ -19,195 +11,27 @@ import numpy as np
 from keras import initializers, ops, tree
 
 from keras_vit._arguments import DType, Shape, Tensor, aligned_zeros
-from keras_vit._keras import has_hidden_state, is_compiled, is_rematerialized, layers_inside, raw_value
+from keras_vit._keras import is_compiled, layers_inside
 from keras_vit._options import Check, check_of
-from keras_vit.layers.fast import RUNNING, TORCH_CPU, TORCH_CUDA
-from keras_vit.layers.ops import (
-    activate,
-    activate_in_place,
-    dense,
-    dense_of_all,
-    float32_or_better,
-    found_device,
-    layer_normalization,
-    rematerialized,
+from keras_vit.layers.fast.flat import (
+    FlatLayer,
+    Noting,
+    NotingClass,
+    call_flat,
+    device_of_flat_calls,
+    flat,
+    may_be_flat,
+    may_run_flat,
 )
+from keras_vit.layers.ops import activate, activate_in_place, dense, dense_of_all, layer_normalization, rematerialized
 
 C = TypeVar("C", bound=type[keras.layers.Layer])
-# The classes whose layers may be flat: their methods as they were defined, and the class of what runs in their place.
-_FLAT: dict[type, tuple[Any, Any, type]] = {}
-_numbers = itertools.count(1)
-
-
-class LastChange:
-    """The number of the last change of a layer: what was made at another number is made again."""
-
-    number = 0
-
-
-def note_change() -> None:
-    """Makes all flat layers stale; called after a change."""
-    LastChange.number = next(_numbers)  # no two threads get the same
 
 
 def registered(cls: C) -> C:
     """Class decorator of all layers: registers the class for Keras's files as `keras_vit>name` and returns it."""
-    call = cls.call
-    cls.takes_training = "training" in inspect.signature(call).parameters
-    if "__class__" not in call.__code__.co_freevars:
-        method = (
-            call if cls.takes_training else lambda self, *args, training=None, **options: call(self, *args, **options)
-        )
-        _FLAT[cls] = (call, cls.__call__, type(f"Flat{cls.__name__}", (FlatLayer,), {"__call__": method}))
+    may_run_flat(cls)
     return keras.saving.register_keras_serializable(package="keras_vit")(cls)
-
-
-class FlatLayer:
-    """What runs in the place of a layer in a flat call: its `call`, with the attributes that they had when first read.
-
-    Of weights it has the tensors, of layers inside their flat layers.
-    """
-
-    def __init__(self, layer: Any) -> None:
-        import torch
-
-        self.layer = layer
-        self.dtypes = {getattr(torch, layer.compute_dtype), torch.bool}  # of arguments that Keras would not cast
-
-    def __getattr__(self, name: str) -> Any:
-        """Reads an attribute of the layer, once."""
-        value = self._seen(getattr(self.layer, name))
-        setattr(self, name, value)
-        return value
-
-    def _seen(self, value: Any) -> Any:
-        if isinstance(value, keras.Variable):
-            return raw_value(value)
-        if isinstance(value, keras.layers.Layer):
-            return flat(value) or value
-        if isinstance(value, list | tuple):
-            return [self._seen(one) for one in value]
-        return value.__func__.__get__(self) if getattr(value, "__self__", None) is self.layer else value
-
-
-def flat(layer: Any) -> Any:
-    """Returns the `FlatLayer` of a layer, which is kept until a change; None where Keras has to call the layer."""
-    number, known = LastChange.number, vars(layer).get("_flat")
-    if known is None or known[:2] != (number, id(layer)):  # the id: copies of a layer are given its attributes
-        inside: list[Any] = layers_inside(layer, include_self=False)
-        for inner in inside:
-            vars(inner).setdefault("_flat", None)  # from now on, their changes are noted
-        made = _FLAT[type(layer)][2](layer) if may_be_flat(layer) else None
-        known = vars(layer)["_flat"] = number, id(layer), made
-    return known[2]
-
-
-def may_be_flat(layer: Any) -> bool:
-    """Whether `call` is all that a call of the layer does, and nobody but the caller sees the result."""
-    return (
-        _is_as_made(layer)
-        and not is_rematerialized(layer)
-        and layer.quantization_mode is None
-        and layer.activity_regularizer is None
-        and not getattr(layer, "lora_enabled", False)
-        and all(
-            _is_as_made(one) and one.compute_dtype == layer.compute_dtype
-            for one in layers_inside(layer, include_self=False)
-        )
-    )
-
-
-def _is_as_made(layer: Any) -> bool:
-    """Whether a layer is built, has the methods that its class was defined with, and no hooks."""
-    cls = type(layer)
-    return (
-        _FLAT.get(cls, ())[:2] == (cls.call, cls.__call__)
-        and layer.built
-        and not ("call" in vars(layer) or "forward" in vars(layer))
-        and not layer.watched
-    )
-
-
-def device_of_flat_calls(x: Any) -> str | None:
-    """The device of a tensor on which layers may be flat now; None for no such device, and where Keras looks."""
-    # That is where all modules of PyTorch are watched, a program is traced or compiled, or weights stand for others.
-    device = found_device(x)
-    return None if device not in (TORCH_CPU, TORCH_CUDA) or is_compiled() or has_hidden_state() else device
-
-
-def activated(layer: Any, x: Any, activation: str, training: bool | None) -> Any:
-    """Returns the activation, a checked name of `ops.activate`, of what `layer` returns for `x`."""
-    y = layer(x, training=training)
-    # On CPUs, new memory for an activation takes more time than its arithmetic.
-    return activate_in_place(y, activation) if isinstance(layer, FlatLayer) else activate(y, activation)
-
-
-def _noting(name: str) -> Any:
-    """Returns a method that does as that of `torch.nn.Module` of this name and sets the layer's `watched` to True."""
-
-    def register(self: Any, *arguments: Any, **options: Any) -> Any:
-        """Sets `watched` to True and returns what PyTorch's own method does."""
-        self.watched = True
-        return getattr(super(Noting, self), name)(*arguments, **options)
-
-    return register
-
-
-class Noting:
-    """Notes the changes of a layer or model that is flat, and hooks of PyTorch, of which there is no public list."""
-
-    watched = False
-    register_forward_hook = _noting("register_forward_hook")
-    register_forward_pre_hook = _noting("register_forward_pre_hook")
-    register_full_backward_hook = _noting("register_full_backward_hook")
-    register_full_backward_pre_hook = _noting("register_full_backward_pre_hook")
-    register_backward_hook = _noting("register_backward_hook")
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        known = (
-            not is_compiled() and "_flat" in vars(self) and name != "_torch_params"
-        )  # which Keras makes in each step
-        changes = known and vars(self).get(name) is not value
-        super().__setattr__(name, value)
-        if changes:
-            note_change()
-
-    def __delattr__(self, name: str) -> None:
-        super().__delattr__(name)
-        note_change()
-
-    def add_module(self, name: str, module: Any) -> None:
-        """Puts a module in the place of a layer, as PyTorch does."""
-        super().add_module(name, module)  # ty: ignore[missing-attribute]
-        note_change()
-
-
-class NotingClass(type(keras.layers.Layer)):
-    """Class of the classes of layers: another method of one of them is a change as well."""
-
-    def __setattr__(cls, name: str, value: Any) -> None:
-        super().__setattr__(name, value)
-        note_change()
-
-    def __delattr__(cls, name: str) -> None:
-        super().__delattr__(name)
-        note_change()
-
-
-def call_flat(device: str | None, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
-    """Returns what a function computes, whose layers run on this device without Keras between them; None: with it."""
-    before = RUNNING.device, RUNNING.found
-    RUNNING.device, RUNNING.found = device, {}
-    try:
-        return function(*args, **options)
-    finally:
-        RUNNING.device, RUNNING.found = before
-
-
-def not_none(**options: Any) -> dict[str, Any]:
-    """Returns the options that are not None."""
-    # What somebody has put in a layer's place may not know the others.
-    return {name: value for name, value in options.items() if value is not None}
 
 
 class LayerClass(NotingClass):
@@ -366,6 +190,19 @@ class ResidualBlock(CompositeLayer):
         return rematerialized(x, from_tensors, *(value for value in tree.flatten(structure) if value is not None))
 
 
+def activated(layer: Any, x: Any, activation: str, training: bool | None) -> Any:
+    """Returns the activation, a checked name of `ops.activate`, of what `layer` returns for `x`."""
+    y = layer(x, training=training)
+    # On CPUs, new memory for an activation takes more time than its arithmetic.
+    return activate_in_place(y, activation) if isinstance(layer, FlatLayer) else activate(y, activation)
+
+
+def not_none(**options: Any) -> dict[str, Any]:
+    """Returns the options that are not None."""
+    # What somebody has put in a layer's place may not know the others.
+    return {name: value for name, value in options.items() if value is not None}
+
+
 def quantized_policies(layer: keras.layers.Layer) -> keras.dtype_policies.DTypePolicyMap | None:
     """Returns the dtype policies of the quantized layers inside `layer`, by path; None where there are none."""
     policies = {inner.path: inner.dtype_policy for inner in layers_inside(layer) if inner.quantization_mode is not None}
@@ -385,13 +222,6 @@ def policy_at(policy: Any, path: str) -> Any:
     if not isinstance(policy, keras.dtype_policies.DTypePolicyMap):
         return policy
     return policy[path] if path in policy else policy.default_policy
-
-
-def at_least_float32(policy: keras.DTypePolicy, name: str) -> Any:
-    """Returns the policy of the layer `name` of a model that computes in float32 or better: a name of a dtype."""
-    if isinstance(policy, keras.dtype_policies.DTypePolicyMap) and name in policy:
-        return policy[name]
-    return float32_or_better(policy.compute_dtype)
 
 
 def has_adapters(layer: keras.layers.Layer) -> bool:

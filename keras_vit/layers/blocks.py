@@ -86,7 +86,7 @@ class MultiHeadAttention(CompositeLayer):
     heads: int
     dropout: Rate = 0.0
     bias: Annotated[str, OneOf(ATTENTION_BIASES)] = "all"
-    use_norm: bool = False
+    use_norm: bool = False  # the argument `norm`
     epsilon: float = 1e-6
     rotary_embedding: Annotated[str | None, OneOf((None, *ROTARY_EMBEDDINGS))] = None
     causal: bool = False
@@ -226,7 +226,7 @@ class MLP(_HiddenLayer):
 
     gelu: Annotated[str, OneOf(MLP_ACTIVATIONS)] = "tanh"
     dropout: Rate = 0.0
-    use_norm: bool = False
+    use_norm: bool = False  # the argument `norm`
     epsilon: float = 1e-6
 
     def build(self, input_shape: Shape) -> None:
@@ -255,7 +255,7 @@ class SwiGLU(_HiddenLayer):
         (1, 5, 8)
     """
 
-    use_norm: bool = False
+    use_norm: bool = False  # the argument `norm`
     epsilon: float = 1e-6
     dropout: Rate = 0.0
 
@@ -357,7 +357,7 @@ class TransformerBlock(ResidualBlock):
     remat: bool = False
     gelu: str = "tanh"
     epsilon: float = 1e-6
-    use_mlp: Annotated[str, OneOf(MLPS)] = "plain"
+    use_mlp: Annotated[str, OneOf(MLPS)] = "plain"  # the argument `mlp`
     layer_scale: float | None = None
     attention_bias: str = "all"
     attention_norm: bool = False

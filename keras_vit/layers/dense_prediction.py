@@ -117,7 +117,7 @@ class Convolution(BaseLayer):
     filters: int
     size: int
     strides: int = 1
-    use_bias: bool = True
+    use_bias: bool = True  # the argument `bias`
 
     def build(self, input_shape: Shape) -> None:
         shape = (self.size, self.size, input_shape[-1], self.filters)
@@ -201,7 +201,7 @@ class Reassemble(CompositeLayer):
 class ResidualConvUnit(SameShape, CompositeLayer):
     """Two convolutions of 3x3, a ReLU before each, added to the input (`ResidualConvUnit` in DPT's `blocks.py`)."""
 
-    use_bias: bool = True
+    use_bias: bool = True  # the argument `bias`
 
     def build(self, input_shape: Any) -> None:
         for name in ("conv1", "conv2"):
@@ -235,8 +235,8 @@ class FeatureFusion(CompositeLayer):
         (1, 6, 6, 8)
     """
 
-    use_skip: bool = True
-    use_bias: bool = True
+    use_skip: bool = True  # the argument `skip`
+    use_bias: bool = True  # the argument `bias`
 
     def build(self, x_shape: Shape, skip_shape: Shape | None = None, like_shape: Shape | None = None) -> None:
         for name in ("unit1", "unit2") if self.use_skip else ("unit2",):
@@ -290,7 +290,7 @@ class DepthHead(CompositeLayer):
 
     hidden: int
     patch_size: Pair | None = None
-    use_output: Annotated[str, OneOf(DEPTH_OUTPUTS)] = "clipped"
+    use_output: Annotated[str, OneOf(DEPTH_OUTPUTS)] = "clipped"  # the argument `output`
     min_depth: float = 0.001
     max_depth: float = 1.0
 

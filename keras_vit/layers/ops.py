@@ -11,37 +11,7 @@ from keras import ops
 import keras_vit.layers.fast.jax
 import keras_vit.layers.fast.tensorflow
 import keras_vit.layers.fast.torch  # noqa: F401 (these three enter their forms in the table)
-from keras_vit._processes import tensorflow_has_only_cpus
-from keras_vit.layers.fast import FORMS, JAX_CPU, RUNNING, TENSORFLOW_CPU, TORCH_CPU, TORCH_CUDA, TORCH_OTHER
-
-
-def device_of(x: Any) -> str | None:
-    """Returns the device in `layers.fast` on which a tensor lies or its program will run; None for no such device."""
-    return RUNNING.device or found_device(x)
-
-
-def found_device(x: Any) -> str | None:
-    """Looks for what `device_of` returns."""
-    # On PyTorch it is `TORCH_OTHER` in place of None, also for symbolic tensors and subclasses of tensors, and while a
-    # program is traced or exported; a program of `torch.compile` counts as CUDA's.
-    backend = keras.backend.backend()
-    if backend == "torch":
-        import torch
-
-        if type(x) not in (torch.Tensor, torch.nn.Parameter) or torch.jit.is_tracing() or torch.compiler.is_exporting():
-            return TORCH_OTHER
-        if torch.compiler.is_compiling():
-            return TORCH_CUDA
-        return {"cpu": TORCH_CPU, "cuda": TORCH_CUDA}.get(x.device.type, TORCH_OTHER)
-    if backend == "jax":
-        import jax
-
-        return JAX_CPU if isinstance(x, jax.Array) and jax.default_backend() == "cpu" else None
-    if backend == "tensorflow":
-        import tensorflow as tf  # whose graphs do not know where they will run
-
-        return TENSORFLOW_CPU if isinstance(x, tf.Tensor) and tensorflow_has_only_cpus() else None
-    return None
+from keras_vit.layers.fast import FORMS, TORCH_CPU, TORCH_CUDA, device_of
 
 
 def with_faster_forms(definition: Any) -> Callable[..., Any]:
@@ -64,9 +34,15 @@ def compute(operation: str, x: Any, *arguments: Any) -> Any:
     return NotImplemented if form is None else form(x, *arguments)
 
 
-def float32_or_better(dtype: Any) -> str:
-    """Returns "float64" for float64, a dtype or its name, also as PyTorch's, and "float32" for any other."""
+def float32_or_better(dtype: Any, layer: str = "") -> Any:
+    """The name of a dtype, also one of PyTorch's or that of a policy: "float32" for all but "float64".
+
+    Of a map of policies that has one for `layer`, it is that one.
+    """
     # `keras.backend.result_type` makes float32 of float64 and float32.
+    if isinstance(dtype, keras.dtype_policies.DTypePolicyMap) and layer in dtype:
+        return dtype[layer]
+    dtype = getattr(dtype, "compute_dtype", dtype)
     return "float64" if keras.backend.standardize_dtype(dtype) == "float64" else "float32"
 
 

@@ -21,8 +21,8 @@ from keras_vit.layers.base import (
 )
 from keras_vit.layers.blocks import MLP, MultiHeadAttention
 from keras_vit.layers.choices import TEXT_POOLINGS
-from keras_vit.layers.fast import TORCH_CPU, TORCH_CUDA
-from keras_vit.layers.ops import conv, device_of, mean, reshape
+from keras_vit.layers.fast import TORCH_CPU, TORCH_CUDA, device_of
+from keras_vit.layers.ops import conv, mean, reshape
 from keras_vit.layers.positions import sincos2d
 
 
@@ -51,7 +51,7 @@ class PatchEmbedding(BaseLayer):
 
     width: int
     patch_size: Pair
-    use_bias: bool = True
+    use_bias: bool = True  # the argument `bias`
 
     def build(self, input_shape: Shape) -> None:
         self.kernel = self.add_weight(

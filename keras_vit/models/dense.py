@@ -11,9 +11,10 @@ from keras import ops
 from keras_vit import layers
 from keras_vit._keras import call_layers
 from keras_vit.layers.anomaly import AnomalyHead, PatchDistances
-from keras_vit.layers.base import BaseLayer, Dense, at_least_float32, float32_or_better, initializer
+from keras_vit.layers.base import BaseLayer, Dense, initializer
 from keras_vit.layers.choices import REASSEMBLE_FACTORS
 from keras_vit.layers.dense_prediction import Convolution, DetectionHead, WithClassToken
+from keras_vit.layers.ops import float32_or_better
 from keras_vit.layers.tokens import Activation
 from keras_vit.models.dense_config import (
     AnomalyConfig,
@@ -84,12 +85,12 @@ def linear_segmenter(config: LinearSegmenterConfig, backbone: VisionTransformer,
         x = keras.layers.SpatialDropout2D(config.dropout, "channels_last", dtype=policy, name="head_dropout")(x)
     x = layers.BatchNormalization(dtype=policy, name="head_norm")(x)
     kernel = initializer("normal", stddev=0.01)
-    return Dense(config.classes, kernel_initializer=kernel, dtype=at_least_float32(policy, "head"), name="head")(x)
+    return Dense(config.classes, kernel_initializer=kernel, dtype=float32_or_better(policy, "head"), name="head")(x)
 
 
 def _cosines(config: LinearSegmenterConfig, backbone: VisionTransformer, policy: Any) -> Any:
     """Returns products `(batch, rows, columns, classes)` of the last values, as unit vectors, and the head's kernel."""
-    last, exact = backbone.get_layer(f"block_{config.blocks[-1]}"), at_least_float32(policy, "head")
+    last, exact = backbone.get_layer(f"block_{config.blocks[-1]}"), float32_or_better(policy, "head")
     tokens, *rotation = keras.tree.flatten(last.input)
     # Attention of a token to itself alone returns its value, projected.
     tokens = last(tokens, *rotation, allowed=layers.SelfMask(dtype=policy, name="self_mask")(tokens))
@@ -220,7 +221,7 @@ def detector(config: DetectorConfig, backbone: VisionTransformer, policy: Any) -
         config.objectness,
         config.activation,
         config.head_epsilon,
-        dtype=at_least_float32(policy, "head"),
+        dtype=float32_or_better(policy, "head"),
         name="head",
     )
     return head(backbone.output)
@@ -252,7 +253,7 @@ class Detector(DenseModel):
 def anomaly_detector(config: AnomalyConfig, backbone: VisionTransformer, policy: Any) -> dict[str, Any]:
     """Builds the comparison of a backbone's patches with a bank; returns symbolic `score` and `map`."""
     features, _ = token_map(backbone, config.backbone.depth - 1, policy)
-    exact = at_least_float32(policy, "distances")  # 1 - cosine is smaller than float16 and bfloat16 can tell from 0
+    exact = float32_or_better(policy, "distances")  # 1 - cosine is smaller than float16 and bfloat16 can tell from 0
     unit = keras.layers.UnitNormalization(dtype=exact, name="unit_features")
     x = unit(features) if config.metric == "cosine" else features
     masked = (features,) if config.masking else ()
@@ -317,7 +318,7 @@ def eomt(config: EoMTConfig, backbone: VisionTransformer, policy: Any) -> dict[s
         layers.TokenMap(config.grid_size, prefix, dtype=policy, name="map"),
         layers.MaskHead(config.activation, dtype=policy, name="mask_head"),
         # The last class is "no object".
-        Dense(config.classes + 1, dtype=at_least_float32(policy, "class_head"), name="class_head"),
+        Dense(config.classes + 1, dtype=float32_or_better(policy, "class_head"), name="class_head"),
     ]
     for i in range(config.upscale_blocks):
         parts.append(layers.UpscaleBlock(config.activation, dtype=policy, name=f"upscale_{i}"))

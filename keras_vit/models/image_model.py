@@ -27,17 +27,8 @@ from keras_vit._keras import (
     program_of,
     without_importing_tensorflow,
 )
-from keras_vit.layers.base import (
-    BaseLayer,
-    FlatLayer,
-    LastChange,
-    Noting,
-    call_flat,
-    device_of_flat_calls,
-    flat,
-    quantized_policies,
-    skip_initialization,
-)
+from keras_vit.layers.base import BaseLayer, quantized_policies, skip_initialization
+from keras_vit.layers.fast.flat import FlatLayer, LastChange, Noting, call_flat, device_of_flat_calls, flat
 from keras_vit.layers.fast.torch import is_packed, pack_kernels, unpack_kernels
 from keras_vit.layers.ops import float32_or_better
 from keras_vit.models.changes import (

@@ -7,7 +7,7 @@ from typing import Any
 import keras
 
 from keras_vit import layers
-from keras_vit.layers.base import Dense, LayerNormalization, at_least_float32, initializer, policy_at
+from keras_vit.layers.base import Dense, LayerNormalization, initializer, policy_at
 from keras_vit.layers.choices import STEM_EPSILONS
 from keras_vit.layers.ops import float32_or_better
 from keras_vit.layers.resnet import GROUP_NORM_EPSILON, MaxPooling2D
@@ -166,7 +166,7 @@ def _head(config: ViTConfig, y: Any, tokens: Any, policy: Any) -> Any:
     """Returns what was pooled, `y`, projected and classified; the distillation head reads its own of the `tokens`."""
     glorot = {"kernel_initializer": initializer("glorot_uniform")}
     if config.projection:
-        dtype = at_least_float32(policy, "projection")
+        dtype = float32_or_better(policy, "projection")
         use_bias = config.projection_bias
         y = Dense(config.projection, use_bias=use_bias, **glorot, dtype=dtype, name="projection")(y)
     # Section 3.1: at pre-training a head with one hidden layer, at fine-tuning a single, zero-initialised one
@@ -187,7 +187,7 @@ def _head(config: ViTConfig, y: Any, tokens: Any, policy: Any) -> Any:
 
 def _classifier(config: ViTConfig | BiTConfig, name: str, policy: Any) -> keras.layers.Layer:
     """Returns a head, a dense layer that begins with zeros and computes in float32 or better."""
-    return Dense(config.classes, kernel_initializer="zeros", dtype=at_least_float32(policy, name), name=name)
+    return Dense(config.classes, kernel_initializer="zeros", dtype=float32_or_better(policy, name), name=name)
 
 
 def _activated(config: ViTConfig | BiTConfig, logits: Any, policy: Any) -> Any:

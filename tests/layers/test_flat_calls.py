@@ -14,7 +14,7 @@ import torch
 import keras_vit
 from keras_vit import _keras, training
 from keras_vit.layers import base
-from keras_vit.layers.fast import FORMS
+from keras_vit.layers.fast import FORMS, flat
 from keras_vit.layers.fast import torch as fast_torch
 from tests.small_models import images_for, small_vit
 
@@ -33,10 +33,10 @@ def answer(model, x):
 def answer_of_keras(model, x, monkeypatch):
     """What the model answers where no layer is flat."""
     with monkeypatch.context() as patch:
-        patch.setattr(base, "_FLAT", {})
-        base.note_change()
+        patch.setattr(flat, "_FLAT", {})
+        flat.note_change()
         y = answer(model, x)
-    base.note_change()
+    flat.note_change()
     return y
 
 
@@ -123,8 +123,8 @@ def test_changes_before_the_first_flat_call_are_seen(monkeypatch):
     block(x.double(), training=False)  # Keras casts: nothing inside is read
     block.mlp.fc1.dtype_policy = keras.DTypePolicy("bfloat16")
     found = block(x, training=False).detach()
-    monkeypatch.setattr(base, "_FLAT", {})
-    base.note_change()
+    monkeypatch.setattr(flat, "_FLAT", {})
+    flat.note_change()
     torch.testing.assert_close(found, block(x, training=False).detach(), rtol=0, atol=0)
 
 

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keras_vit.layers import base, ops
+from keras_vit.layers import ops
+from keras_vit.layers.fast import flat
 from keras_vit.models import BiTConfig, ViTConfig
 from tests.compute import close, deviations, gradients
 from tests.properties.random_models import BASES, answers, configs, examples, inputs_of, made
@@ -45,8 +46,8 @@ def test_backends_agree(kind):
 def plain(patch):
     """Computes without faster forms and without flat layers."""
     patch.setattr(ops, "FORMS", {})
-    patch.setattr(base, "_FLAT", {})
-    base.note_change()
+    patch.setattr(flat, "_FLAT", {})
+    flat.note_change()
 
 
 def check_paths(config, with_gradients):
