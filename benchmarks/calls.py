@@ -90,7 +90,9 @@ def steps_of_keras_vit(model):
     if model == "EoMT-S":
         backbone = keras_vit.create_model("DINOv2-S/14", image_size=224, include_top=False, pooling="none").config
         network = keras_vit.EoMT(
-            keras_vit.EoMTConfig(backbone=backbone, classes=CLASSES, queries=20, query_blocks=3, upscale_blocks=2)
+            keras_vit.models.EoMTConfig(
+                backbone=backbone, classes=CLASSES, queries=20, query_blocks=3, upscale_blocks=2
+            )
         )
         loss, optimizer = training.MaskClassificationLoss(CLASSES), training.MomentumSGD(0.01)
         optimizer.build(network.trainable_variables)

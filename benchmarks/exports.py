@@ -64,7 +64,7 @@ def make_model(name):
         trunk = keras_vit.create_model("ViT-Ti/16", include_top=False, pooling="none", image_size=MODELS[name])
         names = ("cat", "remote control")
         model = keras_vit.Detector(
-            keras_vit.DetectorConfig(
+            keras_vit.models.DetectorConfig(
                 backbone=trunk.config, classes=2, class_names=names, embedding=192, objectness=True
             )
         )

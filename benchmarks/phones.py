@@ -34,22 +34,22 @@ def bit(**changes):
 
 def linear_segmentation():
     sizes = {"classes": 5, "blocks": (0, 1), "short_side": 32, "crop_size": 32, "stride": 32}
-    return keras_vit.LinearSegmenterConfig(backbone=vit("DINOv2", **TOKENS), **sizes)
+    return keras_vit.models.LinearSegmenterConfig(backbone=vit("DINOv2", **TOKENS), **sizes)
 
 
 def dpt():
     sizes = {"blocks": (0, 1, 2, 3), "widths": (16, 16, 32, 32), "fusion_width": 16, "head_width": 8}
-    return keras_vit.DPTConfig(backbone=vit("DINOv2", depth=4, **TOKENS), max_depth=20.0, **sizes)
+    return keras_vit.models.DPTConfig(backbone=vit("DINOv2", depth=4, **TOKENS), max_depth=20.0, **sizes)
 
 
 def eomt():
     sizes = {"classes": 5, "queries": 6, "query_blocks": 1, "upscale_blocks": 2}
-    return keras_vit.EoMTConfig(backbone=vit("DINOv2", **TOKENS), **sizes)
+    return keras_vit.models.EoMTConfig(backbone=vit("DINOv2", **TOKENS), **sizes)
 
 
 def owlv2():
     sizes = {"classes": 2, "class_names": ("cat", "dog"), "embedding": 24, "objectness": True}
-    return keras_vit.DetectorConfig(backbone=vit("CLIP", final_norm="tokens", **TOKENS), **sizes)
+    return keras_vit.models.DetectorConfig(backbone=vit("CLIP", final_norm="tokens", **TOKENS), **sizes)
 
 
 KINDS = {
@@ -71,7 +71,7 @@ KINDS = {
     "OWLv2, fixed names": owlv2,
     "linear segmentation": linear_segmentation,
     "DPT": dpt,
-    "linear depth": lambda: keras_vit.LinearDepthConfig(backbone=vit("DINOv2", **TOKENS), blocks=(0, 1)),
+    "linear depth": lambda: keras_vit.models.LinearDepthConfig(backbone=vit("DINOv2", **TOKENS), blocks=(0, 1)),
     "features": lambda: keras_vit.feature_extractor(
         model_of(vit(class_token=False, pooling="avg")), ["block_-1", "pooled"]
     ),

@@ -30,11 +30,11 @@ PAGES: dict[str, list[tuple[str, str, str]]] = {
         ("checkpoints", "Write and inspect checkpoints", "to_checkpoint inspect_checkpoint push_to_hub"),
         ("bit", "BiT", "BiT BiTConfig"),
         ("text_encoder", "TextEncoder", "TextEncoder TextConfig"),
-        ("eomt", "EoMT", "EoMT EoMTConfig"),
-        ("linear_segmenter", "LinearSegmenter", "LinearSegmenter LinearSegmenterConfig"),
-        ("depth_models", "DPT and LinearDepth", "DPT DPTConfig LinearDepth LinearDepthConfig"),
-        ("detector", "Detector", "Detector DetectorConfig"),
-        ("anomaly_detector", "AnomalyDetector", "AnomalyDetector AnomalyConfig"),
+        ("eomt", "EoMT", "EoMT models.EoMTConfig"),
+        ("linear_segmenter", "LinearSegmenter", "LinearSegmenter models.LinearSegmenterConfig"),
+        ("depth_models", "DPT and LinearDepth", "DPT models.DPTConfig LinearDepth models.LinearDepthConfig"),
+        ("detector", "Detector", "Detector models.DetectorConfig"),
+        ("anomaly_detector", "AnomalyDetector", "AnomalyDetector models.AnomalyConfig"),
     ],
     "training": [
         ("finetune", "Fine-tune", "finetune train RunOptions Trained draw_curve"),
@@ -165,6 +165,9 @@ PAGES: dict[str, list[tuple[str, str, str]]] = {
         ("parts", "Threshold, coreset and foreground", "conformal_threshold greedy_coreset foreground_mask"),
     ],
 }
+CONFIGS = (  # the public names of `keras_vit.models` that `keras_vit` has not
+    *("AnomalyConfig", "DPTConfig", "DetectorConfig", "EoMTConfig", "LinearDepthConfig", "LinearSegmenterConfig"),
+)
 ABOUT = "Models, weights and pictures."
 FACTORIES_TOO = ", `ViT_B16`, `DINOv2_B14` and all others"
 INDEX = """# API reference
@@ -202,14 +205,17 @@ words = keras_vit.TextConfig(vocabulary=128, context=8, width=8, depth=1, heads=
 letters = text.Tokenizer(lambda line: [ord(letter) for letter in line], context=8, end=1, pad=0)
 both = text.ImageText(small.with_config(classes=None), keras_vit.TextEncoder(words), letters)  # random weights
 backbone = config.replace(depth=4, classes=None, pooling="none", dynamic=True)  # without head, for images of any size
-eomt_config = keras_vit.EoMTConfig(
+eomt_config = keras_vit.models.EoMTConfig(
     backbone=config.replace(pooling="none", classes=None), classes=3, queries=5, query_blocks=1, upscale_blocks=1
 )
 eomt = keras_vit.EoMT(eomt_config)  # random weights
-head = keras_vit.LinearSegmenterConfig(backbone=backbone, classes=3, blocks=(3,), short_side=8, crop_size=8, stride=4)
+head = keras_vit.models.LinearSegmenterConfig(
+    backbone=backbone, classes=3, blocks=(3,), short_side=8, crop_size=8, stride=4
+)
 segmenter = keras_vit.LinearSegmenter(head)  # random weights
-depth_model = keras_vit.LinearDepth(keras_vit.LinearDepthConfig(backbone=backbone, blocks=(3,)))  # random weights
-boxes = keras_vit.DetectorConfig(backbone=eomt_config.backbone, classes=3, embedding=8)
+bins = keras_vit.models.LinearDepthConfig(backbone=backbone, blocks=(3,))
+depth_model = keras_vit.LinearDepth(bins)  # random weights
+boxes = keras_vit.models.DetectorConfig(backbone=eomt_config.backbone, classes=3, embedding=8)
 detector = keras_vit.Detector(boxes)  # random weights
 inspector = keras_vit.anomaly.fit(model, pixels, image_size=24, false_alarms=0.3, verbose=False)
 """
@@ -227,6 +233,7 @@ def public() -> dict[str, dict[str, object]]:
             elsewhere = any(home.startswith(prefix) and other != name_of_room for other, prefix in written_in.items())
             if not (isinstance(value, types.ModuleType) or name in factories() or elsewhere):
                 result[name_of_room][name] = value
+    result["models"] |= {f"models.{name}": getattr(keras_vit.models, name) for name in CONFIGS}
     return result
 
 

@@ -67,7 +67,7 @@ def small_owl() -> keras_vit.text.OpenVocabularyDetector:
         class_token=False,
         position_embedding="sincos2d",
     )
-    detector = keras_vit.Detector(keras_vit.DetectorConfig(backbone=vit, classes=1, embedding=32))
+    detector = keras_vit.Detector(keras_vit.models.DetectorConfig(backbone=vit, classes=1, embedding=32))
     sizes = {"width": 32, "depth": 1, "heads": 2, "mlp_width": 64, "projection": 32}
     texts = keras_vit.TextConfig(vocabulary=len(LETTERS) + 1, context=3, **sizes)
     end = len(LETTERS)

@@ -43,30 +43,32 @@ def small_backbone_config(**changes):
 def small_eomt_config(**changes):
     """Four queries in the last of two blocks, of which three classes and masks are made, for patches doubled once."""
     sizes = {"classes": 3, "queries": 4, "query_blocks": 1, "upscale_blocks": 1}
-    return keras_vit.EoMTConfig(**{"backbone": small_backbone_config(), **sizes} | changes)
+    return keras_vit.models.EoMTConfig(**{"backbone": small_backbone_config(), **sizes} | changes)
 
 
 def small_linear_segmenter_config(**changes):
     """A linear head for three classes on the last of two blocks; pictures are cut into crops of 8 x 8 pixels."""
     sizes = {"classes": 3, "blocks": (1,), "short_side": 8, "crop_size": 8, "stride": 8}
-    return keras_vit.LinearSegmenterConfig(**{"backbone": small_backbone_config(), **sizes} | changes)
+    return keras_vit.models.LinearSegmenterConfig(**{"backbone": small_backbone_config(), **sizes} | changes)
 
 
 def small_detector_config(**changes):
     """Two named classes and a head of objectness on four patches, as of an OWLv2 with fixed words."""
     sizes = {"classes": 2, "class_names": ("cat", "remote control"), "embedding": 6, "objectness": True}
-    return keras_vit.DetectorConfig(**{"backbone": small_backbone_config(), **sizes} | changes)
+    return keras_vit.models.DetectorConfig(**{"backbone": small_backbone_config(), **sizes} | changes)
 
 
 def small_depth_model_config(**changes):
     """Depth Anything's head on four blocks; depth in metres, up to 80."""
     sizes = {"blocks": (0, 1, 2, 3), "widths": (4, 4, 4, 4), "fusion_width": 4, "head_width": 3, "max_depth": 80.0}
-    return keras_vit.DPTConfig(**{"backbone": small_backbone_config(depth=4), **sizes} | changes)
+    return keras_vit.models.DPTConfig(**{"backbone": small_backbone_config(depth=4), **sizes} | changes)
 
 
 def small_linear_depth_config(**changes):
     """DINOv2's linear head for depth, with four bins, on the last of two blocks."""
-    return keras_vit.LinearDepthConfig(**{"backbone": small_backbone_config(), "blocks": (1,), "bins": 4} | changes)
+    return keras_vit.models.LinearDepthConfig(
+        **{"backbone": small_backbone_config(), "blocks": (1,), "bins": 4} | changes
+    )
 
 
 def model_of(config, seed=0, **options):

@@ -19,10 +19,10 @@ Image = pytest.importorskip("PIL.Image")
 SCRIPTS = Path(__file__).resolve().parents[1] / "examples/dense"
 BACKBONE = small_backbone_config(image_size=32, patch_size=8, width=16, depth=4, mlp_width=24, filter="bilinear_pillow")
 KINDS = {
-    "LinearSegmenter": keras_vit.LinearSegmenterConfig(
+    "LinearSegmenter": keras_vit.models.LinearSegmenterConfig(
         backbone=BACKBONE, classes=3, blocks=(3,), short_side=32, crop_size=32, stride=21, pictures="dinov3"
     ),
-    "EoMT": keras_vit.EoMTConfig(
+    "EoMT": keras_vit.models.EoMTConfig(
         backbone=BACKBONE, classes=3, queries=9, query_blocks=2, upscale_blocks=1, pictures="eomt_transformers"
     ),
 }
@@ -75,7 +75,7 @@ def test_depth(run):
     backbone = BACKBONE.replace(dynamic=True)
     sizes = {"picture_size": (32, 32), "widths": (4, 6, 8, 8), "fusion_width": 8, "head_width": 4}
     options = {"pictures": "depth_anything_transformers", "max_depth": 1.0, "metric": False}
-    config = keras_vit.DPTConfig(backbone=backbone, blocks=(0, 1, 2, 3), **options, **sizes)
+    config = keras_vit.models.DPTConfig(backbone=backbone, blocks=(0, 1, 2, 3), **options, **sizes)
     model, rng = keras_vit.DPT(config), np.random.default_rng(0)
     for weight in model.weights:
         weight.assign(np.abs(rng.normal(0, 0.3, weight.shape)))

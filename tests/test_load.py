@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit import BiTConfig, DPTConfig, EoMTConfig, LinearSegmenterConfig
+from keras_vit import BiTConfig
 from keras_vit.checkpoints import save_model
+from keras_vit.models import DPTConfig, EoMTConfig, LinearSegmenterConfig
 from tests.small_models import model_of, small_bit_config, small_vit_config
 
 # Official models have a filter that timm and transformers have no word for.

@@ -327,3 +327,12 @@ def test_models_have_one_line_of_facts():
     }
     for model, words in lines.items():
         assert words in repr(model) and "\n" not in repr(model) and len(repr(model)) < 200, repr(model)
+
+
+@pytest.mark.parametrize(
+    "name", ["DPTConfig", "DetectorConfig", "EoMTConfig", "LinearDepthConfig", "LinearSegmenterConfig"]
+)
+def test_configs_that_have_moved(name):
+    with pytest.warns(DeprecationWarning, match=rf"keras_vit.{name} is deprecated. Use keras_vit.models.{name}"):
+        assert getattr(keras_vit, name) is getattr(keras_vit.models, name)
+    assert name not in keras_vit.__all__

@@ -255,7 +255,7 @@ class BoxAugmentation(PictureAugmentation):
         min_area: The least share of the picture that a crop keeps; 1.0: no crop.
         kept: A box stays if at least this share of its area is in the crop.
         flip: Whether to mirror half of the pictures, left to right.
-        pictures: How crops are resized, as in `keras_vit.DetectorConfig`. `finetune_detection` takes the model's value.
+        pictures: How crops are resized, as in `models.DetectorConfig`. `finetune_detection` takes the model's value.
 
     Raises:
         TypeError, ValueError: if a field is out of its range.

@@ -446,7 +446,7 @@ class UpscaleBlock(CompositeLayer):
     `ScaleBlock` in EoMT's `models/scale_block.py`.
 
     Args:
-        activation: As in `keras_vit.EoMTConfig`.
+        activation: As in `keras_vit.models.EoMTConfig`.
 
     Input: `(batch, rows, columns, D)`. Output: `(batch, 2 * rows, 2 * columns, D)`.
 
@@ -479,7 +479,7 @@ class MaskHead(SameShape, CompositeLayer):
     The dot product of a query's embedding with the features of each place of a map is the logit of its mask.
 
     Args:
-        activation: Activation between the linear layers, as in `keras_vit.EoMTConfig`.
+        activation: Activation between the linear layers, as in `keras_vit.models.EoMTConfig`.
 
     Input and output: `(batch, Q, D)`.
 
@@ -526,7 +526,7 @@ class DetectionHead(CompositeLayer):
         prefix_tokens: Tokens before the patches.
         class_token: Whether patches are multiplied by the first token.
         objectness: Whether there is a head for the probability that a patch shows an object (OWLv2).
-        activation: Activation of the heads of boxes and objectness, as in `keras_vit.DetectorConfig`.
+        activation: Activation of the heads of boxes and objectness, as in `keras_vit.models.DetectorConfig`.
         epsilon: Epsilon of the normalisation after the product with the class token.
 
     Input: `(batch, prefix_tokens + P, D)`. Output: a dictionary of float32 or better: `logits` `(batch, P, C)`, `boxes`

@@ -111,7 +111,7 @@ class LinearSegmenter(DenseModel):
     Source: `BNHead` in DINOv2's `eval/segmentation`, `LinearHead` in DINOv3's.
 
     Examples:
-        >>> head = keras_vit.LinearSegmenterConfig(backbone=backbone, classes=3, blocks=(2, 3))
+        >>> head = keras_vit.models.LinearSegmenterConfig(backbone=backbone, classes=3, blocks=(2, 3))
         >>> tuple(keras_vit.LinearSegmenter(head)(small_images).shape)
         (4, 2, 2, 3)
     """
@@ -175,7 +175,7 @@ class DPT(DenseModel):
     Source: DPT (arXiv 2103.13413), `depth_anything_v2/dpt.py` of Depth Anything V2, `dpt_head.py` of DINOv2.
 
     Examples:
-        >>> dpt = keras_vit.DPT(keras_vit.DPTConfig(backbone=backbone, blocks=(0, 1, 2, 3)))
+        >>> dpt = keras_vit.DPT(keras_vit.models.DPTConfig(backbone=backbone, blocks=(0, 1, 2, 3)))
         >>> tuple(dpt(small_images).shape)
         (4, 8, 8)
     """
@@ -196,7 +196,7 @@ class LinearDepth(DenseModel):
     Source: DINOv2 (arXiv 2304.07193, section 7.4), `linear_head.py` of its depth heads.
 
     Examples:
-        >>> depth_model = keras_vit.LinearDepth(keras_vit.LinearDepthConfig(backbone=backbone, blocks=(3,)))
+        >>> depth_model = keras_vit.LinearDepth(keras_vit.models.LinearDepthConfig(backbone=backbone, blocks=(3,)))
         >>> tuple(depth_model(small_images).shape)
         (4, 8, 8)
     """
@@ -237,7 +237,7 @@ class Detector(DenseModel):
     errors are as in `VisionTransformer`.
 
     Examples:
-        >>> config = keras_vit.DetectorConfig(backbone=eomt_config.backbone, classes=3, embedding=8)
+        >>> config = keras_vit.models.DetectorConfig(backbone=eomt_config.backbone, classes=3, embedding=8)
         >>> {name: tuple(values.shape) for name, values in keras_vit.Detector(config)(small_images).items()}
         {'boxes': (4, 4, 4), 'logits': (4, 4, 3)}
     """

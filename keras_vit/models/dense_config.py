@@ -137,7 +137,7 @@ class LinearSegmenterConfig(NamedClasses):
             in which each token attends to itself only (MaskCLIP, arXiv 2112.01071; TIPS).
 
     Examples:
-        >>> keras_vit.LinearSegmenterConfig(backbone=backbone, classes=3, blocks=(3,), stride=256).stride
+        >>> keras_vit.models.LinearSegmenterConfig(backbone=backbone, classes=3, blocks=(3,), stride=256).stride
         (256, 256)
     """
 
@@ -180,7 +180,7 @@ class DetectorConfig(NamedClasses):
             black, as transformers' OWLv2) or `"scenic"` (padded with grey, as Scenic's notebook).
 
     Examples:
-        >>> keras_vit.DetectorConfig(backbone=eomt_config.backbone, classes=3, embedding=8).objectness
+        >>> keras_vit.models.DetectorConfig(backbone=eomt_config.backbone, classes=3, embedding=8).objectness
         False
     """
 
@@ -305,7 +305,7 @@ class DPTConfig(DepthConfig):
     With `"depth_anything"`, metres are a sigmoid times `max_depth`, and inverse depth is a ReLU.
 
     Examples:
-        >>> keras_vit.DPTConfig(backbone=backbone, blocks=(0, 1, 2, 3), max_depth=1.0, metric=False).metric
+        >>> keras_vit.models.DPTConfig(backbone=backbone, blocks=(0, 1, 2, 3), max_depth=1.0, metric=False).metric
         False
     """
 
@@ -333,7 +333,7 @@ class LinearDepthConfig(DepthConfig):
             `DPTConfig`.
 
     Examples:
-        >>> keras_vit.LinearDepthConfig(backbone=backbone, blocks=(3,)).max_depth
+        >>> keras_vit.models.LinearDepthConfig(backbone=backbone, blocks=(3,)).max_depth
         10.0
     """
 

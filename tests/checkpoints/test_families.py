@@ -210,8 +210,8 @@ def test_an_eomt_that_transformers_cannot_compute(name):
     backbone = backbone.replace(**{"gelu": "exact", **changes})
     sizes = {"classes": 2, "queries": 3, "query_blocks": 1, "upscale_blocks": 1}
     with pytest.raises(ValueError, match=message) if message else contextlib.nullcontext():
-        config = keras_vit.EoMTConfig(backbone=backbone, activation=activation, **sizes)
-        note_of(config, WRITTEN[keras_vit.EoMTConfig])
+        config = keras_vit.models.EoMTConfig(backbone=backbone, activation=activation, **sizes)
+        note_of(config, WRITTEN[keras_vit.models.EoMTConfig])
 
 
 def test_the_hybrid_of_timm_that_is_written():

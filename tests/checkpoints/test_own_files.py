@@ -12,6 +12,7 @@ from keras_vit.checkpoints import LAYOUTS, save_model
 from keras_vit.checkpoints.checkpoint import note_of
 from keras_vit.checkpoints.files import open_file, write_npz, write_safetensors
 from keras_vit.models import (
+    AnomalyConfig,
     DetectorConfig,
     DPTConfig,
     EoMTConfig,
@@ -34,6 +35,7 @@ CONFIGS = {
     ),
     "DPT": DPTConfig(backbone=VIT, blocks=(0, 1, 2, 3), widths=(8,) * 4, fusion_width=8, head_width=4, design="dinov2"),
     "LinearDepth": LinearDepthConfig(backbone=VIT.replace(final_norm="none"), blocks=(3,), bins=7, max_depth=80.0),
+    "AnomalyDetector": AnomalyConfig(backbone=VIT, bank_size=5, picture_size=16, good_scores=(0.1, 0.3), threshold=0.3),
     "Detector": DetectorConfig(backbone=VIT, classes=2, class_names=("a", "b"), embedding=8, objectness=True),
 }
 TEXT = TextConfig(vocabulary=10, context=4, width=8, depth=2, heads=2, mlp_width=12)
@@ -51,6 +53,7 @@ STRANGE = {
     "DPT": [{"widths": [30_000] * 4}, {"widths": [8, 8, 8, 10**9]}, {"fusion_width": 10**5}, {"head_width": 10**8}],
     "LinearDepth": [{"bins": 10**9}],
     "Detector": [{"classes": 10**9, "class_names": None}, {"embedding": 10**9}],
+    "AnomalyDetector": [{"bank_size": 10**9}],
     "TextEncoder": [{"vocabulary": 10**9}, {"depth": 10**9}, {"context": 10**9, "position_embedding": "sincos"}],
 }
 ENDINGS = (".npz", ".safetensors")
@@ -202,6 +205,7 @@ def test_the_size_of_the_whole_model_is_known_before_it_is_built(files, kind):
         "DPT": {"design": "depth_anything", "metric": False},
         "EoMT": {"upscale_blocks": 2},
         "Detector": {"objectness": False},
+        "AnomalyDetector": {"bank_size": 7},
         "TextEncoder": {"position_embedding": "sincos"},
     }
     other = config.replace(**deeper.get(kind, {"blocks": (0, 3)}))

@@ -19,7 +19,7 @@ PICTURE = np.random.default_rng(0).integers(0, 256, (30, 45, 3)).astype("uint8")
 
 @pytest.fixture(scope="module")
 def model():
-    return keras_vit.LinearDepth(keras_vit.LinearDepthConfig(backbone=BACKBONE, blocks=(3,)))
+    return keras_vit.LinearDepth(keras_vit.models.LinearDepthConfig(backbone=BACKBONE, blocks=(3,)))
 
 
 # By the rules of the two originals, worked out by hand: (height, width) of a picture, and what they resize it to.
@@ -149,7 +149,7 @@ def test_the_command(model, tmp_path, monkeypatch, capsys):
 
 def test_a_model_of_depth_is_no_classifier_and_normalises_no_pixels_twice():
     backbone = BACKBONE.replace(include_preprocessing=True)
-    model = keras_vit.LinearDepth(keras_vit.LinearDepthConfig(backbone=backbone, blocks=(3,)))
+    model = keras_vit.LinearDepth(keras_vit.models.LinearDepthConfig(backbone=backbone, blocks=(3,)))
     with pytest.raises(TypeError, match="must be a classifier .*, but LinearDepth"):
         keras_vit.evaluation.evaluate(model, ([PICTURE], [0]), preprocess=True, progress=False)
     with pytest.raises(ValueError, match="include_preprocessing=False"):

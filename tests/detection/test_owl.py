@@ -213,7 +213,7 @@ def test_the_pipeline_of_a_detector_resizes_as_its_pictures_say():
     picture = np.random.default_rng(0).integers(0, 256, (20, 30, 3), dtype="uint8")
     for rule in ("owlvit", "owlv2", "scenic"):
         vit = small_backbone_config(image_size=16, patch_size=8, include_preprocessing=True)
-        config = keras_vit.DetectorConfig(backbone=vit, classes=2, embedding=4, pictures=rule)
+        config = keras_vit.models.DetectorConfig(backbone=vit, classes=2, embedding=4, pictures=rule)
         both = keras_vit.Detector(config).preprocess([picture, picture[:10]])
         for given, pixels in zip(both, (picture, picture[:10]), strict=True):
             np.testing.assert_array_equal(given, detector_pixels(pixels, (16, 16), rule))
@@ -226,7 +226,7 @@ def test_the_pipeline_of_a_detector_resizes_as_its_pictures_say():
 def test_new_heads_on_a_backbone_without_class_token():
     """They begin with boxes of one patch at its lower right corner, and probabilities of 0.01."""
     vit = small_backbone_config(image_size=16, patch_size=8, class_token=False)
-    config = keras_vit.DetectorConfig(backbone=vit, classes=2, embedding=4)
+    config = keras_vit.models.DetectorConfig(backbone=vit, classes=2, embedding=4)
     model = keras_vit.Detector(config)
     answers = model.predict(np.ones((1, 16, 16, 3), "float32"), verbose=0)
     places = 1 / (1 + np.exp(-box_bias(2, 2)))

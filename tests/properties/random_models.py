@@ -48,10 +48,10 @@ _MAPS = {"widths": (4, 4, 4, 4), "fusion_width": 4, "head_width": 4}
 def _dense(backbone):
     four = backbone.replace(depth=4)
     return {
-        "EoMT": keras_vit.EoMTConfig(backbone=backbone, classes=3, queries=4, query_blocks=1, upscale_blocks=1),
-        "LinearSegmenter": keras_vit.LinearSegmenterConfig(backbone=backbone, classes=3, blocks=(0, 1)),
-        "DPT": keras_vit.DPTConfig(backbone=four, blocks=(0, 1, 2, 3), **_MAPS),
-        "LinearDepth": keras_vit.LinearDepthConfig(
+        "EoMT": keras_vit.models.EoMTConfig(backbone=backbone, classes=3, queries=4, query_blocks=1, upscale_blocks=1),
+        "LinearSegmenter": keras_vit.models.LinearSegmenterConfig(backbone=backbone, classes=3, blocks=(0, 1)),
+        "DPT": keras_vit.models.DPTConfig(backbone=four, blocks=(0, 1, 2, 3), **_MAPS),
+        "LinearDepth": keras_vit.models.LinearDepthConfig(
             backbone=backbone.replace(class_token=True, pooling="none"), blocks=(1,), bins=5
         ),
     }

@@ -123,7 +123,7 @@ def authors_file(model, path, masking=0.0, **changes):
     [DINOV2, DINOV2.replace(register_tokens=0), DINOV2.replace(mlp="swiglu"), DINOV3, DINOV3.replace(mlp="swiglu")],
 )
 def test_files_of_the_authors(backbone, tmp_path):
-    model = shaken(keras_vit.EoMTConfig(backbone=backbone, **HEAD))
+    model = shaken(keras_vit.models.EoMTConfig(backbone=backbone, **HEAD))
     path = authors_file(model, tmp_path / "eomt.npz")
     size = {"image_size": 24} if backbone.rotary_embedding else {}
     again = keras_vit.load(path, **size)
@@ -139,7 +139,7 @@ def test_files_of_the_authors(backbone, tmp_path):
 
 @pytest.fixture(scope="module")
 def new():
-    return shaken(keras_vit.EoMTConfig(backbone=DINOV2, **HEAD))
+    return shaken(keras_vit.models.EoMTConfig(backbone=DINOV2, **HEAD))
 
 
 @pytest.mark.parametrize(
@@ -218,7 +218,7 @@ def test_options_and_arguments_that_make_no_sense(loaded, golden):
         with pytest.raises(ValueError, match=next(iter(config))):
             model.config.replace(**config)
     with pytest.raises(ValueError, match="pooling=.none."):
-        keras_vit.EoMTConfig(backbone=DINOV2.replace(classes=2, pooling="avg"), **HEAD)
+        keras_vit.models.EoMTConfig(backbone=DINOV2.replace(classes=2, pooling="avg"), **HEAD)
 
 
 @pytest.mark.parametrize(

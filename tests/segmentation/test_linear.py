@@ -9,10 +9,11 @@ import pytest
 from PIL import Image
 
 import keras_vit
-from keras_vit import LinearSegmenter, LinearSegmenterConfig, interpolation, segmentation
+from keras_vit import LinearSegmenter, interpolation, segmentation
 from keras_vit.checkpoints.files import open_file, write_safetensors
 from keras_vit.cli import main
 from keras_vit.layers import BatchNormalization
+from keras_vit.models import LinearSegmenterConfig
 from keras_vit.preprocessing.images import centre_margins
 from keras_vit.segmentation import segmenting
 from tests.compute import deviations

@@ -14,7 +14,7 @@ EXACT = 2e-6  # of the logits' range: the same in float32, in another order
 
 @pytest.fixture(scope="module", params=[DINOV2, DINOV3], ids=["dinov2", "dinov3"])
 def model(request):
-    return shaken(keras_vit.EoMTConfig(backbone=request.param, **HEAD))
+    return shaken(keras_vit.models.EoMTConfig(backbone=request.param, **HEAD))
 
 
 @pytest.fixture(scope="module")

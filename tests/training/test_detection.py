@@ -44,7 +44,7 @@ def backbone(**changes):
 
 def detector(**changes):
     config = {"backbone": small_backbone_config(image_size=SIZE, patch_size=4), "classes": 2, "embedding": 8}
-    return randomized(keras_vit.Detector(keras_vit.DetectorConfig(**config | changes)))
+    return randomized(keras_vit.Detector(keras_vit.models.DetectorConfig(**config | changes)))
 
 
 def tune(model=None, boxes=None, recipe=RECIPE, **options):

@@ -23,7 +23,7 @@ RECIPE = training.recipe("segmentation/eomt_ade20k_base").replace(
 
 
 def model_of(backbone=DINOV2):
-    return shaken(keras_vit.EoMTConfig(backbone=backbone, **HEAD))
+    return shaken(keras_vit.models.EoMTConfig(backbone=backbone, **HEAD))
 
 
 def named(model, values):
@@ -245,7 +245,7 @@ def test_batches_are_accumulated():
 
 def trained(task=None):
     config = {"classes": 2, "queries": 4, "query_blocks": 1, "upscale_blocks": 1, "task": task}
-    return keras_vit.EoMT(keras_vit.EoMTConfig(backbone=VIT.replace(pooling="none"), **config))
+    return keras_vit.EoMT(keras_vit.models.EoMTConfig(backbone=VIT.replace(pooling="none"), **config))
 
 
 def test_semantic_masks_are_measured_by_the_mean_iou():
