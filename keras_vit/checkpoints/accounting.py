@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from keras_vit import models
-from keras_vit._arguments import did_you_mean, printable, warn_caller
+from keras_vit._arguments import printable, warn_caller
 from keras_vit.checkpoints.files import Like, Sidecars
 from keras_vit.checkpoints.stored_array import StoredArray
-from keras_vit.models import VARIANTS, ModelConfig, ViTConfig, find_variant, variant_config
+from keras_vit.models import ModelConfig, ViTConfig
 
 if TYPE_CHECKING:
     import keras
@@ -32,10 +32,6 @@ COMPUTATION = ("heads", "gelu", "layer_norm_epsilon", "interpolation")
 _SIZES = ("width", "depth", "mlp_width", "patch_size", "stem_stages", "tokens_mlp_width")
 _PARTS = (
     *("distillation_token", "register_tokens", "patch_bias", "pre_norm", "mlp", "attention_norm", "rotary_embedding"),
-)
-# How the names of timm's Transformers begin, and those of open_clip's.
-_TIMM_NAMES = re.compile(
-    r"(test_vit\d*|(vit|deit3?|beit3|eva|eva02|flexivit|mixer|naflexvit|sam\w*|sapiens2|aimv2)_\w+|ViT-[\w-]+)(\.\w+)?"
 )
 
 
@@ -445,30 +441,6 @@ def mixer_config(arrays: Collection[str], block: str, tokens: int, fields: dict[
 
 
 # `like=`: a known model, which stands for what a bare file of PyTorch does not tell
-
-
-_LIKE = "like must be a variant such as 'DINOv2-S/14' or a timm model name such as 'vit_base_patch16_224'"
-
-
-def find_like(name: Any) -> Like:
-    """Returns the model that a name means: a variant with its config, or a name of timm's without one."""
-    if not isinstance(name, str):
-        raise TypeError(f"{_LIKE}, but {name!r} was given.")
-    is_timms = _TIMM_NAMES.fullmatch(name.rpartition("/")[2]) is not None
-    # `mixer_b16_224` is a spelling of a variant as well.
-    if is_timms and re.search(r"patch\d+|^(\w+/)?mixer_\w+_\d+(\.|$)", name):
-        return Like(name)
-    try:
-        variant = find_variant(name)
-    except ValueError:
-        if is_timms:
-            return Like(name)
-        near = did_you_mean(name, {variant.lower(): variant for variant in VARIANTS})
-        raise ValueError(f"{_LIKE}, but {name!r} was given.{near}") from None
-    config = variant_config(variant)
-    if not isinstance(config, ViTConfig):
-        raise ValueError(f"like must be a Vision Transformer, but {name!r} is a BiT: leave like out for BiT files.")
-    return Like(variant, config)
 
 
 def check_like(config: ModelConfig, like: Like, extra: tuple[str, ...], source: str) -> None:

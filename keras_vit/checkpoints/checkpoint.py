@@ -20,7 +20,7 @@ from keras_vit.checkpoints import accounting
 from keras_vit.checkpoints.accounting import PREPROCESSING, TABLE, Layout, Notice, Plan, check_arrays, listed
 from keras_vit.checkpoints.files import SIDECARS, Sidecars, open_file, read_sidecars, weight_files, weights_in
 from keras_vit.checkpoints.keras_files import DESCRIBED
-from keras_vit.checkpoints.layouts import DENSE, FOREIGN, LAYOUTS, clip, dense, owl
+from keras_vit.checkpoints.layouts import DENSE, FOREIGN, LAYOUTS, clip, dense, owl, timm_json
 from keras_vit.checkpoints.stored_array import ArrayFile, StoredArray
 from keras_vit.checkpoints.torch_file import AVERAGES, RAW
 from keras_vit.models import BiTConfig, DenseConfig, ModelConfig, TextConfig, ViTConfig, variant_of
@@ -69,14 +69,14 @@ def open_checkpoint(
     # Arguments as in `keras_vit.load`, except that `head` is a file. `image_size` gives the grid if the number of
     # patches is not a square. What the arrays do not determine comes from the JSON files beside the file, then from
     # `like`, then from the defaults of the family.
-    options = {"like": None if like is None else accounting.find_like(like), "grid_size": grid_size}
+    options = {"like": None if like is None else timm_json.find_like(like), "grid_size": grid_size}
     if head is None:
-        return _plan(path, numerics, state, image_size=image_size, max_depth=max_depth, **options)
-    backbone = _plan(path, None, state, image_size=image_size, **options)
-    return _plan(head, None, image_size=image_size, max_depth=max_depth, backbone=backbone)
+        return _plan_at(path, numerics, state, image_size=image_size, max_depth=max_depth, **options)
+    backbone = _plan_at(path, None, state, image_size=image_size, **options)
+    return _plan_at(head, None, image_size=image_size, max_depth=max_depth, backbone=backbone)
 
 
-def _plan(path: str | os.PathLike[str], numerics: str | None, state: str | None = None, **options: Any) -> Plan:
+def _plan_at(path: str | os.PathLike[str], numerics: str | None, state: str | None = None, **options: Any) -> Plan:
     """Returns the plan of the first layout that recognises a file, completed by the user's options and by its note."""
     file = open_file(path, state)
     sidecars = read_sidecars(path, name=str(path), note=file.note, container=file.container, **options)
@@ -84,7 +84,7 @@ def _plan(path: str | os.PathLike[str], numerics: str | None, state: str | None 
 
 
 def plan_of(file: ArrayFile, sidecars: Sidecars, numerics: str | None = None) -> Plan:
-    """Returns the plan by which arrays are read; errors as of `_plan`."""
+    """Returns the plan by which arrays are read; errors as of `_plan_at`."""
     source, layout = sidecars.name, _layout_of(file, sidecars)
     grid = sidecars.grid_size or file.grid_size
     with accounting.readable(f"{source} cannot be read as a model of the layout {layout.name!r}"):

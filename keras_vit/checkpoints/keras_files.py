@@ -207,7 +207,7 @@ def check_unpacked(path: str | os.PathLike[str], config: Any) -> None:
 # A `.safetensors` or `.npz` with the config of its model
 
 
-def _plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
+def _plan_of_described(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
     """Returns the plan by which a file with a config in its note is read."""
     for option in ("head", "grid_size", "like", "max_depth"):
         if getattr(sidecars, "backbone" if option == "head" else option) is not None:
@@ -221,7 +221,7 @@ def _plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
     return Plan(layout=DESCRIBED, dialect="keras_vit", stored=config, arrays=dict(file))
 
 
-def _rows(config: Any) -> list[Row]:
+def _described_rows(config: Any) -> list[Row]:
     """Returns a row for each weight of the model, which is built without memory for them: its path names its array."""
     with layers.skip_initialization():
         weights = models.weights_by_path(getattr(models, config.model)(config))
@@ -233,4 +233,4 @@ def described(config: Any) -> dict[str, Any]:
     return {"written_by": "keras_vit", "model": config.model, "config": config.to_dict()}
 
 
-DESCRIBED = Layout("keras_vit", _rows, plan=_plan, config_type=object)
+DESCRIBED = Layout("keras_vit", _described_rows, plan=_plan_of_described, config_type=object)

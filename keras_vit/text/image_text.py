@@ -20,11 +20,12 @@ from keras_vit._keras import SharedModel
 from keras_vit._options import Number
 from keras_vit._processes import current
 from keras_vit.checkpoints import find_checkpoint, is_copy, is_keras_file, is_variant, resolve_source
-from keras_vit.checkpoints.accounting import Plan, check_arrays, fill, find_like, readable
+from keras_vit.checkpoints.accounting import Plan, check_arrays, fill, readable
 from keras_vit.checkpoints.files import Sidecars, open_file, read_sidecars, text_of_pair
 from keras_vit.checkpoints.layouts import clip, owl, timm
 from keras_vit.checkpoints.layouts.jsons import mapping, number
 from keras_vit.checkpoints.layouts.text import Names, plan_of_text
+from keras_vit.checkpoints.layouts.timm_json import find_like
 from keras_vit.checkpoints.msgpack_file import is_msgpack, read_msgpack
 from keras_vit.checkpoints.stored_array import StoredArray
 from keras_vit.models import LinearSegmenter, LinearSegmenterConfig, TextConfig, TextEncoder, VisionTransformer

@@ -80,7 +80,7 @@ _OF_HEAD = (
 _UNUSED = r"(network\.)?criterion\..*|network\.encoder\.pixel_(mean|std)|rope_embeddings\.inv_freq|.*\.mask_token"
 
 
-def _rows(config: EoMTConfig, family: Family, names: Mapping[str, str]) -> list[Row]:
+def _eomt_rows(config: EoMTConfig, family: Family, names: Mapping[str, str]) -> list[Row]:
     width = config.backbone.width
     rows = prefixed(family.module, pytorch.trunk_rows(config.backbone, family))
     rows.append(Row(names["queries"], "queries/tokens", (config.queries, width)))
@@ -96,7 +96,7 @@ def _rows(config: EoMTConfig, family: Family, names: Mapping[str, str]) -> list[
     return rows
 
 
-def _config(
+def _eomt_config(
     arrays: Mapping[str, StoredArray], sidecars: Sidecars, family: Family, is_rotary: bool
 ) -> tuple[EoMTConfig, Trunk]:
     """Returns the config that arrays and JSON files tell, and the `Trunk` of its backbone with what was assumed."""
@@ -143,7 +143,7 @@ def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
         inside = {**inside, family.positions: table.piece(0, (1, *table.shape))}
     of_blocks = {name for name in inside if name.startswith(family.blocks)}
     found = family.as_in(of_blocks, {"mlp": (*huggingface.MLPS.values(),)})
-    stored, trunk = _config(inside, sidecars, found, anchor.endswith("embeddings.weight"))
+    stored, trunk = _eomt_config(inside, sidecars, found, anchor.endswith("embeddings.weight"))
     made = Plan(
         layout=_layout(found, names, huggingface.base_of_periods(metadata)),
         dialect=family.title,
@@ -222,7 +222,7 @@ def _activation(config: Mapping[str, Any]) -> str:
 def _layout(family: Family, names: Mapping[str, str], theta: float = 100.0) -> Layout:
     return Layout(
         "eomt",
-        functools.partial(_rows, family=family, names=names),
+        functools.partial(_eomt_rows, family=family, names=names),
         computed=lambda config: pytorch.computed_periods(config.backbone, theta),
         advice="",
         config_type=EoMTConfig,
@@ -234,7 +234,7 @@ def _written_rows(config: EoMTConfig) -> list[Row]:
     rotary, gated = config.backbone.rotary_embedding is not None, config.backbone.mlp == "swiglu"
     family = FAMILIES[f"embeddings.patch_embeddings{'' if rotary else '.projection'}.weight"]
     family = dataclasses.replace(family, mlp=huggingface.MLPS["gate" if gated else "up" if rotary else "fc"])
-    rows = _rows(config, family, _OF_TRANSFORMERS)
+    rows = _eomt_rows(config, family, _OF_TRANSFORMERS)
     return [dataclasses.replace(row, shape=row.shape[1:]) if row.path == TABLE else row for row in rows]
 
 

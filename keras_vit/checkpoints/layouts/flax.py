@@ -45,7 +45,7 @@ _MIXER_ANCHOR = "MixerBlock_0/channel_mixing/Dense_0/kernel"
 _NAFLEX = {"interpolation": "bilinear_antialias", "filter": "bilinear_antialias"}
 
 
-def _rows(config: ViTConfig, layout: str) -> list[Row]:
+def _flax_rows(config: ViTConfig, layout: str) -> list[Row]:
     """Returns the rows of a ViT or an MLP-Mixer in the names of `"big_vision"`, or in the published ones of vit_jax."""
     if config.tokens_mlp_width is not None:
         return _mixer_rows(config)
@@ -195,7 +195,7 @@ def _recognise(names: Collection[str], sidecars: Sidecars, layout: str) -> bool:
     return _is_big_vision(inside) == (layout == "big_vision")
 
 
-def _plan(file: Mapping[str, StoredArray], sidecars: Sidecars, layout: str) -> Plan:
+def _flax_plan(file: Mapping[str, StoredArray], sidecars: Sidecars, layout: str) -> Plan:
     mixers = _mixer_prefixes(file)
     prefix, arrays = _model_in(file, mixers or _prefixes(file))
     unused = sorted(file.keys() - {array.name for array in arrays.values()})
@@ -212,12 +212,12 @@ def _plan(file: Mapping[str, StoredArray], sidecars: Sidecars, layout: str) -> P
             stored = _naflex_config(arrays, of_two)
         elif layout == "vit_jax":
             grid = accounting.squarest_grid(shape_of(arrays, _VIT_JAX_POSITION, 3)[1] - ("cls" in arrays))
-            stored = _config(arrays, grid, "learned", of_two)
+            stored = _flax_config(arrays, grid, "learned", of_two)
             arrays = {_in_block(name, _PUBLISHED): array for name, array in arrays.items()}
             is_grid_known = grid[0] == grid[1]
         else:
             arrays, grid, position, warnings = _big_vision_positions(arrays, sidecars)
-            stored = _config(arrays, grid, position, of_two)
+            stored = _flax_config(arrays, grid, position, of_two)
             is_grid_known = grid[0] == grid[1] or not stored.position_rows
     return Plan(
         layout=read_as,
@@ -276,7 +276,7 @@ def _unstacked(arrays: Arrays) -> Arrays:
     return single
 
 
-def _config(arrays: Arrays, grid: tuple[int, int], position: str, of_two: bool) -> ViTConfig:
+def _flax_config(arrays: Arrays, grid: tuple[int, int], position: str, of_two: bool) -> ViTConfig:
     """Returns the config that the shapes of a ViT's arrays tell, for a grid of patches and a kind of positions."""
     height, width, channels, hidden = patch_shape(arrays, _PATCHES)
     fields: dict[str, Any] = {}
@@ -313,13 +313,13 @@ def sizes_of_block(arrays: Mapping[str, StoredArray], block: str, mlp: str = "Ml
 
 
 def _naflex_config(arrays: Arrays, of_two: bool) -> ViTConfig:
-    """Returns the config of a NaFlex file (`of_two` as for `_config`)."""
+    """Returns the config of a NaFlex file (`of_two` as for `_flax_config`)."""
     rows, columns, _ = shape_of(arrays, _POSITION, 3)
     if rows == 1 < columns:
         raise ValueError(f"The array {_POSITION!r} of a NaFlex must be a grid, but its shape is (1, {columns}, ...).")
     values, width = shape_of(arrays, _PATCHES, 2)
     kernel = dataclasses.replace(arrays[_PATCHES], shape=(*square_patch(values), 3, width))  # that of a convolution
-    found = _config({**arrays, _PATCHES: kernel}, (rows, columns), "learned", of_two).replace(**_NAFLEX)
+    found = _flax_config({**arrays, _PATCHES: kernel}, (rows, columns), "learned", of_two).replace(**_NAFLEX)
     if not is_naflex(found):
         raise ValueError("A model with linear patches must be a NaFlex, with 'MAPHead_0' and without a class token.")
     return found
@@ -394,9 +394,9 @@ _NEEDS = {
 def _layout(name: str, rewritten: Any, **functions: Any) -> Layout:
     return Layout(
         name,
-        functools.partial(_rows, layout=name),
+        functools.partial(_flax_rows, layout=name),
         functools.partial(_recognise, layout=name),
-        functools.partial(_plan, layout=name),
+        functools.partial(_flax_plan, layout=name),
         rewritten,
         **functions,
     )

@@ -153,7 +153,7 @@ FAMILIES: dict[str, Family] = {
 }
 
 
-def _rows(config: ViTConfig, family: Family | None) -> list[Row]:
+def _hf_rows(config: ViTConfig, family: Family | None) -> list[Row]:
     """Returns the rows in the names of a family; None for the names that a model's family has on the Hub."""
     if family is None and tips.is_tips(config):
         return tips.rows(config, hub=True)
@@ -197,7 +197,7 @@ def _anchor(names: Collection[str]) -> str | None:
     return next((anchor for anchor in anchors if pytorch.prefixes_of(names, anchor)), None)
 
 
-def _config(
+def _hf_config(
     arrays: Mapping[str, StoredArray], sidecars: Sidecars, name: str, family: Family
 ) -> tuple[ViTConfig, Trunk, list[str]]:
     """The config that arrays and JSON files tell, its `Trunk` with what was assumed, and arrays without effect."""
@@ -254,7 +254,7 @@ def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
     name = metadata["model_type"] if metadata.get("model_type") in FAMILIES else name
     published = FAMILIES[name]
     family = dataclasses.replace(published, module="").as_in(found.arrays, _CHOICES)
-    stored, trunk, unneeded = _config(found.arrays, sidecars, name, family)
+    stored, trunk, unneeded = _hf_config(found.arrays, sidecars, name, family)
     stored, used_size, size_warnings = jsons.used_at(stored, jsons.transformers_size(sidecars.preprocessor or {}))
     # Version 5 of transformers changed the names of blocks and attention, and of CLIP's and SigLIP's module.
     if family.flat:
@@ -267,7 +267,9 @@ def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
         trunk,
         _UNUSED,
         _BESIDE,
-        layout=dataclasses.replace(LAYOUT, rows=functools.partial(_rows, family=family), computed=computed),
+        layout=dataclasses.replace(
+            LAYOUT, rows=functools.partial(_hf_rows, family=family), computed=computed
+        ),
         dialect=f"{family.title}, transformers {5 if is_new else 4}",
         stored=stored,
         arrays={name: array for name, array in found.arrays.items() if name not in unneeded},
@@ -532,7 +534,7 @@ def _dinov2_widths(config: ViTConfig) -> dict[int, int]:
 
 LAYOUT = Layout(
     "huggingface",
-    functools.partial(_rows, family=None),
+    functools.partial(_hf_rows, family=None),
     recognise,
     plan,
     with_prefix_positions,

@@ -98,7 +98,7 @@ _TIPS_CONTEXT = 64
 OPEN_CLIP_POOLINGS = {"argmax": "largest_id", "last": "last", "first": "first", "eos": "end_id"}
 
 
-def _rows(config: TextConfig, names: Names, projection_is_linear: bool = False) -> list[Row]:
+def _text_rows(config: TextConfig, names: Names, projection_is_linear: bool = False) -> list[Row]:
     width, family, depth = config.width, names.family, range(config.depth)
     first = (1,) if family is _FLAX else ()
     rows = [Row(names.tokens, "token_embedding/embeddings", (config.vocabulary, width))]
@@ -146,7 +146,7 @@ def plan_of_text(file: Mapping[str, StoredArray], sidecars: Sidecars) -> tuple[P
         gelu = "quick"
     elif clip.recognise_pe(file, sidecars):
         gelu, kind = "exact", "pe"
-    fields = _fields(arrays, sidecars, kind, names, linear_projection, gelu)
+    fields = _text_fields(arrays, sidecars, kind, names, linear_projection, gelu)
     by_arrays = names.is_matrix or names.is_flax or names.is_tips
     made = Plan(
         layout=text_layout(names, linear_projection),
@@ -162,7 +162,7 @@ def plan_of_text(file: Mapping[str, StoredArray], sidecars: Sidecars) -> tuple[P
 
 def text_layout(names: Names, linear_projection: bool) -> Layout:
     """Returns how a kind of file stores a text tower; `linear_projection` is for open_clip's with a bias."""
-    return Layout(names.family.title, lambda config: _rows(config, names, linear_projection))
+    return Layout(names.family.title, lambda config: _text_rows(config, names, linear_projection))
 
 
 def _find(file: Mapping[str, StoredArray]) -> tuple[str, Names, str] | None:
@@ -204,7 +204,7 @@ def _sum(first: StoredArray, second: StoredArray) -> StoredArray:
     return StoredArray(first.name, first.shape, np.dtype("float32"), load)
 
 
-def _fields(
+def _text_fields(
     arrays: Mapping[str, StoredArray],
     sidecars: Sidecars,
     kind: str,

@@ -80,7 +80,7 @@ _REFUSED = {
 _PE_GRIDS = {r"vit_pe_core_base": (14, 14), r"vit_pe_core_(tiny|small|large)": (24, 24), r"vit_pe_": (32, 32)}
 
 
-def _rows(config: ViTConfig, family: Family | None, bare: bool = False) -> list[Row]:
+def _timm_rows(config: ViTConfig, family: Family | None, bare: bool = False) -> list[Row]:
     """Returns the rows in the names of a family; None for the names that timm itself has for such a model."""
     if config.tokens_mlp_width is not None:
         return _mixer_rows(config)
@@ -152,7 +152,7 @@ def recognise(names: Collection[str], sidecars: Sidecars) -> bool:
     return any(pytorch.prefixes_of(names, anchor) for anchor in _ANCHORS)
 
 
-def _config(
+def _timm_config(
     arrays: Mapping[str, StoredArray], metadata: TimmMetadata, trunk: Trunk, family: Family, of_text: bool
 ) -> tuple[ViTConfig, list[Notice]]:
     end, of_end = _end(arrays, metadata, family, trunk.fields, of_text)
@@ -184,7 +184,7 @@ def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
     else:
         _refuse(arrays, family, metadata.architecture)
         trunk = _trunk(arrays, sidecars, metadata, family)
-    stored, warnings = _config(arrays, metadata, trunk, family, of_text)
+    stored, warnings = _timm_config(arrays, metadata, trunk, family, of_text)
     used = None
     if not (is_naflex or is_mixer):  # which have no size of their own, or one alone
         stored, *_ = used_at(stored, metadata.input_size or metadata.image_size, is_size=False)
@@ -194,7 +194,7 @@ def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
         stored, used, of_size = used_at(stored, size)
         warnings += of_size
     bare = of_text and "head.bias" not in arrays
-    layout = dataclasses.replace(LAYOUT, rows=functools.partial(_rows, family=family, bare=bare))
+    layout = dataclasses.replace(LAYOUT, rows=functools.partial(_timm_rows, family=family, bare=bare))
     if family.title != "timm":
         layout = dataclasses.replace(layout, rewritten=Layout.rewritten)
     if family.periods:
@@ -483,7 +483,7 @@ def _rewritten(config: ViTConfig, read: Callable[[str], np.ndarray]) -> tuple[Vi
 
 LAYOUT = Layout(
     "timm",
-    functools.partial(_rows, family=None),
+    functools.partial(_timm_rows, family=None),
     recognise,
     plan,
     _rewritten,

@@ -5,13 +5,13 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from keras_vit._arguments import printable
+from keras_vit._arguments import did_you_mean, printable
 from keras_vit.checkpoints.accounting import Notice
-from keras_vit.checkpoints.files import Sidecars
+from keras_vit.checkpoints.files import Like, Sidecars
 from keras_vit.checkpoints.layouts import jsons
 from keras_vit.checkpoints.layouts.jsons import HALF, Fields, Key, as_is, preparation
 from keras_vit.checkpoints.layouts.pytorch import UNPREPARED, assumption, is_naflex, mlp_ratio
-from keras_vit.models import ViTConfig
+from keras_vit.models import VARIANTS, ViTConfig, find_variant, variant_config
 
 # What `model_args` say and no array tells.
 ARGUMENTS = (
@@ -308,3 +308,33 @@ def _class_of(config: ViTConfig) -> tuple[str, tuple[Key, ...]]:
         return "beit3_base_patch16_224", (*_OF_VIT, gelu, *_OF_NORMED)
     clip = f"vit_base_patch16_clip_{'quickgelu_' if config.gelu == 'quick' else ''}224"
     return clip if large_epsilon else "vit_base_patch16_224", (*_OF_VIT, gelu, *(_OF_NORMED if normed else ()))
+
+
+# The names of timm's models, beside our own
+
+# How the names of timm's Transformers begin, and those of open_clip's.
+_TIMM_NAMES = re.compile(
+    r"(test_vit\d*|(vit|deit3?|beit3|eva|eva02|flexivit|mixer|naflexvit|sam\w*|sapiens2|aimv2)_\w+|ViT-[\w-]+)(\.\w+)?"
+)
+_LIKE = "like must be a variant such as 'DINOv2-S/14' or a timm model name such as 'vit_base_patch16_224'"
+
+
+def find_like(name: Any) -> Like:
+    """Returns the model that a name means: a variant with its config, or a name of timm's without one."""
+    if not isinstance(name, str):
+        raise TypeError(f"{_LIKE}, but {name!r} was given.")
+    is_timms = _TIMM_NAMES.fullmatch(name.rpartition("/")[2]) is not None
+    # `mixer_b16_224` is a spelling of a variant as well.
+    if is_timms and re.search(r"patch\d+|^(\w+/)?mixer_\w+_\d+(\.|$)", name):
+        return Like(name)
+    try:
+        variant = find_variant(name)
+    except ValueError:
+        if is_timms:
+            return Like(name)
+        near = did_you_mean(name, {variant.lower(): variant for variant in VARIANTS})
+        raise ValueError(f"{_LIKE}, but {name!r} was given.{near}") from None
+    config = variant_config(variant)
+    if not isinstance(config, ViTConfig):
+        raise ValueError(f"like must be a Vision Transformer, but {name!r} is a BiT: leave like out for BiT files.")
+    return Like(variant, config)
