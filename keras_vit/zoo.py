@@ -166,7 +166,7 @@ def create_model(variant: str, **options: Unpack[CreateOptions]) -> VisionTransf
     return load(weights, **changes)
 
 
-_OF_VARIANTS = ("class_token", "representation_size")  # options of new models that are no change of a loaded one
+_OF_VARIANTS = ("class_token", "representation_size")  # options of new models only
 
 
 def _variant_called(name: str) -> str:
