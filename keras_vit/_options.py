@@ -81,7 +81,6 @@ class Options(PlainData):
 
 @functools.cache
 def _checks(cls: type[Options]) -> dict[str, Check]:
-    """Returns the checks of the fields of a class, by name."""
     return {field.name: check_of(field.type) for field in dataclasses.fields(cls)}
 
 
@@ -154,7 +153,6 @@ def option(default: Any = None, *, when: Mapping[str, Any], **settings: Any) -> 
 
 @functools.cache
 def _placed(cls: type[Options]) -> dict[str, Any]:
-    """Returns the fields of a class that do not apply everywhere, by name."""
     return {field.name: field for field in dataclasses.fields(cls) if "when" in field.metadata}
 
 

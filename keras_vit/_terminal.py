@@ -235,7 +235,6 @@ class ProgressBar:
 
         class Rate(progress.ProgressColumn):
             def render(self, task: progress.Task) -> "Text":
-                """Returns the speed in things a second; empty until it is known."""
                 return _text("" if task.speed is None else f"{task.speed:.3g}/s")
 
         amounts: list[progress.ProgressColumn]
@@ -295,7 +294,6 @@ class ProgressBar:
 
 
 def _text(*lines: object) -> "Text":
-    """Returns lines as text of rich, in which nothing controls the terminal."""
     from rich.text import Text
 
     return Text("\n".join(map(printable, lines)))

@@ -277,7 +277,6 @@ def _factory(variant: str, kind: type[T]) -> Callable[..., T]:
     """Returns `create_model` with its variant chosen, as a function with the name of `factory_name`."""
 
     def factory(**options: Unpack[CreateOptions]) -> T:
-        """Returns the model of `create_model` for this variant; TypeError for an unknown option."""
         refuse_unknown(options, CreateOptions.__annotations__, name)
         model: Any = create_model(variant, **options)
         return model

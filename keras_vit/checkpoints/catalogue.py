@@ -222,7 +222,6 @@ def _read(name: str) -> dict[str, Any]:
 
 
 def _family_of(name: str, variant: str) -> str:
-    """Returns the family of an official checkpoint, by the folder of its file or the name of its variant."""
     starts = (start for start in _FAMILIES if name.startswith(start) or variant.startswith(start))
     return _FAMILIES.get(next(starts, ""), "ViT")
 

@@ -188,7 +188,6 @@ def _cached(address: HubAddress, reason: str) -> pathlib.Path:
 
 @contextlib.contextmanager
 def _errors_named(address: HubAddress, verb: str = "fetched") -> Iterator[None]:
-    """Raises a DownloadError that names the repository in place of each error of the library within the block."""
     try:
         yield
     except (DownloadError, MemoryError):

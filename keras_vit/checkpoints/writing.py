@@ -105,7 +105,6 @@ def check_format(path: str | os.PathLike[str], layout: str | None = None) -> Non
 
 
 def _target(path: pathlib.Path, layout: Layout) -> pathlib.Path:
-    """Returns the file that a path names in a layout: `model.safetensors` in it where it is a folder's."""
     own = ".npz" if layout.sidecars is None else ".safetensors"
     if path.suffix != own and path.suffix in (*ENDINGS, ".keras", ".h5"):
         raise ValueError(f"path must end in {own} for the layout {layout.name!r}, but {str(path)!r} was given.")

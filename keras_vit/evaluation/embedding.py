@@ -624,7 +624,6 @@ def draw_similar(rows: Table, path: PathLike, title: str = "Similar images", ima
 
 
 def _features_and_paths(file: dict[str, Any], folder: PathLike | None) -> tuple[np.ndarray, list[str]]:
-    """Returns features as rows `(n, length)`, and the paths of their images."""
     home = file["origin"]["images"] if folder is None else folder
     paths = [os.fspath(Path(home or "", name)) for name in file["names"].tolist()]
     features = file["features"]

@@ -117,7 +117,6 @@ class LeastSquaresProbe:
 
 
 def _with_bias(x: np.ndarray) -> np.ndarray:
-    """Returns rows with `BIAS_CONSTANT` behind each."""
     return np.pad(x, ((0, 0), (0, 1)), constant_values=BIAS_CONSTANT)
 
 

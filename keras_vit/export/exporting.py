@@ -343,7 +343,6 @@ def _note(row: Format, expected: list[Answers]) -> str | None:
 
 
 def _named(answers: Answers, signature: served.Signature) -> Answers:
-    """Returns outputs by the names of the signature; that of PyTorch, if it is one, has no name."""
     single = len(signature.outputs) == 1 and answers
     return dict(zip(signature.outputs, answers.values(), strict=True)) if single else answers
 
@@ -478,7 +477,6 @@ def _workspace(path: Path) -> tempfile.TemporaryDirectory[str]:
 
 
 def _existing(path: Path) -> Path:
-    """Returns the innermost of the folders above a path that is there, which may be a file."""
     return next(parent for parent in path.absolute().parents if parent.exists())
 
 

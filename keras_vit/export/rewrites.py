@@ -148,7 +148,6 @@ def _map_head(layer: Any, tokens: Any) -> Any:
 
 
 def _max_pooling(layer: Any, x: Any) -> Any:
-    """`PaddedMaxPooling2D.call`: an edge that is repeated lies in each window beside itself, as -inf would."""
     for axis in (1, 2):
         first, last = (x[:, :1], x[:, -1:]) if axis == 1 else (x[:, :, :1], x[:, :, -1:])
         first, last = (ops.zeros_like(first),) * 2 if layer.padding == "zeros" else (first, last)
@@ -165,7 +164,6 @@ def _doubling(layer: Any, x: Any) -> Any:
 
 
 def _depth_bins(layer: Any, x: Any) -> Any:
-    """`DepthBins.call`: means of scaled values in place of sums, which overflow in float16."""
     x = resize(layer.scores(x), [n * layer.factor for n in x.shape[1:3]], "half_pixel")
     x = ops.relu(x) + LEAST_SHARE
     x = x / ops.max(x, -1, keepdims=True)

@@ -270,14 +270,12 @@ def plain_model(model: keras.Model) -> keras.Model:
 
 
 def _in_float32(layer: keras.layers.Layer) -> keras.layers.Layer:
-    """Returns a copy of a layer, or a model, that computes in float32; the weights of a layer are new."""
     if isinstance(layer, keras.Model):
         return plain_model(layer)
     return type(layer).from_config(_config_in_float32(layer.get_config()))
 
 
 def _config_in_float32(config: Any) -> Any:
-    """Returns a copy of a layer's config with float32 as its dtype and that of layers inside it."""
     if isinstance(config, dict):
         return {key: "float32" if key == "dtype" else _config_in_float32(value) for key, value in config.items()}
     return [*map(_config_in_float32, config)] if isinstance(config, list) else config

@@ -87,7 +87,6 @@ def gradient_attention(
         read_attention(probe, batch, blocks, len(batch), lambda _, read, weights=weights: weights.append(read))
 
         def total(offsets: list[Tensor], batch: np.ndarray = batch, chosen: np.ndarray = chosen) -> Tensor:
-            """Returns the sum of the scores with these offsets added to the attention weights of all blocks."""
             calls: dict[str, Call] = {
                 layer: lambda one, *args, offset=offset, **kwargs: one(*args, attention_offset=offset, **kwargs)
                 for layer, offset in zip(layers, offsets, strict=True)
@@ -164,7 +163,6 @@ def _scores(probe: Probe, images: Any, calls: dict[str, Call] | None = None) -> 
 
 
 def _sum_of(scores: Tensor, classes: np.ndarray) -> Tensor:
-    """Returns the sum of one score for each image: images do not touch each other, so its gradient is theirs."""
     chosen = np.eye(scores.shape[1], dtype="float32")[classes]
     return keras.ops.sum(keras.ops.cast(scores, "float32") * keras.ops.convert_to_tensor(chosen))
 

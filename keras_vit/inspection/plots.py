@@ -303,7 +303,6 @@ def _pixels(image: np.ndarray) -> np.ndarray:
 
 
 def _stretched(values: np.ndarray, image: np.ndarray) -> np.ndarray:
-    """Returns a map of patches, resized to the image, float32 `(height, width)`."""
     return resize_images(np.asarray(values, "float32")[..., None], image.shape[:2])[..., 0]
 
 

@@ -88,7 +88,6 @@ def _find_model(model: Any) -> VisionTransformer | BiT:
 
 
 def _is_reached(model: keras.layers.Layer, inner: keras.Model) -> bool:
-    """Returns whether a model is `inner`, or has it inside by way of functional and built sequential models only."""
     return model is inner or (has_graph(model) and any(_is_reached(layer, inner) for layer in model.layers))
 
 

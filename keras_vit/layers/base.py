@@ -105,7 +105,6 @@ class BaseLayer(Noting, keras.layers.Layer, metaclass=LayerClass):
         return call_flat(device, function, *args, **options)
 
     def get_config(self) -> dict[str, Any]:
-        """Returns Keras's config and the arguments."""
         return {**super().get_config(), **{name: getattr(self, kept) for name, (kept, _) in self.fields.items()}}
 
     def draw(self, training: bool | None, *rates: float) -> list[Any]:
@@ -119,7 +118,6 @@ class SameShape(BaseLayer):
     """A layer whose output has the shape of the first argument of `call`."""
 
     def compute_output_shape(self, input_shape: Shape) -> Shape:
-        """Returns the shape that is given."""
         return input_shape
 
 
@@ -181,7 +179,6 @@ class ResidualBlock(CompositeLayer):
         structure = list(inputs)
 
         def from_tensors(x: Any, *tensors: Any) -> Any:
-            """Returns `function` of the tensors in the structure of its inputs."""
             following = iter(tensors)
             given = tree.map_structure(lambda value: None if value is None else next(following), structure)
             return function(x, *given)
@@ -235,7 +232,6 @@ def weights_by_path(model: keras.Model) -> dict[str, Any]:
 
 
 def _path_in(layer: keras.layers.Layer, path: str) -> str:
-    """Returns the path of what is inside a layer of a model; in an inner model, paths lack the name of that model."""
     within = f"{path}/".startswith(f"{layer.path}/")
     return layer.name + path.removeprefix(layer.path) if within else f"{layer.name}/{path}"
 
@@ -290,7 +286,6 @@ class _Unwritten(initializers.Initializer):
     """
 
     def __init__(self, name: str, stddev: float) -> None:
-        """Keeps the name and the deviation of the initializer that this one stands for."""
         self.name = name
         self.stddev = stddev
 

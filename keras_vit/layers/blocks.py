@@ -167,7 +167,6 @@ class MultiHeadAttention(CompositeLayer):
 
 
 def _length(x: Any) -> Any:
-    """Returns the length of axis 1: an integer where it is known, else a scalar tensor."""
     # A dynamic one costs some exporters their shapes.
     return x.shape[1] if x.shape[1] is not None else ops.shape(x)[1]
 
@@ -420,7 +419,6 @@ class TransformerBlock(ResidualBlock):
         kept: dict[str, Any] = {}
 
         def keep(name: str, value: Any) -> Any:
-            """Returns the value, and keeps it where its name was asked for."""
             if activations and name in activations:
                 kept[name] = value
             return value
@@ -456,7 +454,6 @@ class TransformerBlock(ResidualBlock):
 
 
 def _check_activations(names: Sequence[str] | None) -> None:
-    """Raises ValueError for a string, and for a name that is not in `BLOCK_ACTIVATIONS`; None is right."""
     if isinstance(names, str) or not set(names or ()) <= BLOCK_ACTIVATIONS.keys():
         raise ValueError(f"activations must be a list of names from {[*BLOCK_ACTIVATIONS]}, but {names!r} was given.")
 
@@ -520,7 +517,6 @@ class MixerBlock(SameShape, ResidualBlock):
         seeds = self.draw_inner_seeds(training, self.token_mixing, self.mlp)
 
         def block(x: Any, path_seeds: Any, token_mixing_seeds: Any, mlp_seeds: Any) -> Any:
-            """Returns the tokens after both perceptrons."""
             y = ops.swapaxes(self.norm1(x, training=training), 1, 2)
             y = self.token_mixing(y, training=training, **not_none(seeds=token_mixing_seeds))
             x = x + drop_path(ops.swapaxes(y, 1, 2), self.drop_path, path_seeds[0])

@@ -580,7 +580,6 @@ class DetectionHead(CompositeLayer):
         return found
 
     def _mlp(self, name: str, x: Tensor, training: bool | None) -> Tensor:
-        """Returns the output of three linear layers."""
         for layer in (getattr(self, f"{name}_fc1"), getattr(self, f"{name}_fc2")):
             x = activated(layer, x, self.activation, training)
         return getattr(self, f"{name}_fc3")(x, training=training)

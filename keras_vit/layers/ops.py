@@ -20,7 +20,6 @@ def with_faster_forms(definition: Any) -> Callable[..., Any]:
 
     @functools.wraps(definition)
     def call(x: Any, *arguments: Any) -> Any:
-        """Returns what the form or the definition computes."""
         form = FORMS.get((operation, device_of(x)))
         y = NotImplemented if form is None else form(x, *arguments)
         return definition(x, *arguments) if y is NotImplemented else y
@@ -132,7 +131,6 @@ def attention_weights(query: Any, key: Any, is_causal: bool = False, allowed: An
 
 
 def _jax_runs_on(kind: str) -> bool:
-    """Whether the backend is JAX and has a device whose name contains `kind`, such as "cpu" or "tpu"."""
     if keras.backend.backend() != "jax":
         return False
     return any(kind in str(device).lower() for device in keras.distribution.list_devices())
@@ -184,7 +182,6 @@ def group_normalization(x: Any, groups: int, gamma: Any, beta: Any, epsilon: flo
     channels = x.shape[-1]
 
     def means(values: Any) -> Any:
-        """Returns the mean of each channel's group, `(batch, 1, 1, channels)`."""
         of_channels = ops.reshape(mean(values, (1, 2)), (-1, 1, 1, groups, channels // groups))
         of_groups = ops.repeat(mean(of_channels, -1), channels // groups, axis=-1)
         return ops.reshape(of_groups, (-1, 1, 1, channels))

@@ -36,7 +36,6 @@ def sincos2d(rows: Any, columns: Any, width: int, xp: ModuleType = np) -> Any:
     omega = omega if xp is np else ops.convert_to_tensor(omega, "float32")
 
     def waves(count: Any) -> Any:
-        """Returns the sines and cosines of the places in one direction, `(count, width / 2)`."""
         # For each place in one direction its sines, then its cosines.
         places = np.arange(count, dtype="float64") if xp is np else _count(count)
         angles = places[:, None] * omega
@@ -49,7 +48,6 @@ def sincos2d(rows: Any, columns: Any, width: int, xp: ModuleType = np) -> Any:
 
 
 def _count(n: Any) -> Any:
-    """Returns 0 to n - 1 as a float32 tensor; `n` may be a scalar tensor."""
     return ops.cast(ops.arange(n), "float32")
 
 

@@ -170,7 +170,6 @@ class ResNetUnit(_Bottleneck):
             self.gn_proj = self._norm("gn_proj", outer, epsilon)
 
     def _conv(self, name: str, before: Any, filters: int, size: int, strides: int = 1) -> StdConv2D:
-        """Returns a new, built convolution with the epsilons of this unit."""
         _, epsilon, inside = STEM_EPSILONS[self.epsilons]
         policy = self.dtype_policy
         layer = StdConv2D(filters, size, strides, "same", epsilon, inside, self.folded, dtype=policy, name=name)
@@ -216,7 +215,6 @@ class BiTUnit(_Bottleneck):
             self.conv_proj = self._conv("conv_proj", before, outer, 1, self.strides)
 
     def _conv(self, name: str, before: Any, filters: int, size: int, strides: int = 1) -> StdConv2D:
-        """Returns a new, built convolution of BiT, with half a kernel of zeros on every side."""
         layer = bit_conv(name, filters, size, strides, size // 2, self.folded, self.dtype_policy)
         layer.build((None, None, None, before))
         return layer

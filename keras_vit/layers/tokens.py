@@ -259,7 +259,6 @@ class _AddTable(SameShape):
 
     @property
     def _table_prefix(self) -> int:
-        """How many rows of the table are for tokens before the patches."""
         return 0
 
     def call(self, tokens: Tensor, patches: Tensor | None = None, training: bool | None = None) -> Tensor:
@@ -313,7 +312,6 @@ class AddPositionEmbedding(_AddTable):
         self.table = self.add_weight(name="table", shape=shape, initializer=initializer("normal", stddev=0.02))
 
     def _resized(self, rows: Any, columns: Any) -> Any:
-        """Returns the table for a grid of that size, integers or scalar tensors."""
         table = ops.convert_to_tensor(self.table)
         return resize_table(table, self.grid_size, (rows, columns), self.interpolation, ops)
 
@@ -344,7 +342,6 @@ class AddSinCosPositionEmbedding(_AddTable):
         self.table = sincos2d(*self.grid_size, self.width)
 
     def _resized(self, rows: Any, columns: Any) -> Any:
-        """Returns the table for a grid of that size, integers or scalar tensors."""
         return sincos2d(rows, columns, self.width, ops)
 
 

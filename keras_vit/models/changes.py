@@ -349,7 +349,6 @@ def copy_state(old: Any, new: Any, fresh: Collection[str] = ()) -> None:
 
 
 def _within(path: str, names: Collection[str]) -> bool:
-    """Whether a path is that of one of some layers, or inside it."""
     return any(f"{path}/".startswith(f"{name}/") for name in names)
 
 

@@ -254,7 +254,6 @@ class ViTConfig(ModelConfig):
 
     @property
     def _returns_tokens(self) -> bool:
-        """Whether the output is all tokens as they are: no pooling, no projection and no head."""
         return self.pooling == "none" and not (self.projection or self.representation_size or self.classes)
 
     def _check_tokens(self) -> None:

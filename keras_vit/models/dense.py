@@ -53,7 +53,6 @@ class DenseModel(ImageModel):
 
     @classmethod
     def _graph_of(cls, config: Any, input_tensor: Any, policy: Any) -> tuple[Any, Any, Any]:
-        """As in `ImageModel`."""
         backbone = VisionTransformer(config.backbone, input_tensor=input_tensor, name="backbone", dtype=policy)
         return backbone.input, cls.outputs_of(config, backbone, policy), backbone
 
@@ -68,7 +67,6 @@ class DenseModel(ImageModel):
 
 
 def _features(maps: list[Any], policy: Any) -> Any:
-    """Returns maps of patches one behind the other along the channels."""
     return keras.layers.Concatenate(dtype=policy, name="features")(maps) if len(maps) > 1 else maps[0]
 
 
@@ -156,7 +154,6 @@ def linear_depth(config: LinearDepthConfig, backbone: VisionTransformer, policy:
 
 
 def _maps(config: DepthConfig, backbone: VisionTransformer, policy: Any, with_class_token: bool) -> list[Any]:
-    """Returns the output of each of `config.blocks` as a map, normalised where the backbone has a final norm."""
     maps = []
     for i in config.blocks:
         x, tokens = token_map(backbone, i, policy)

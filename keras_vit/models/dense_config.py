@@ -20,7 +20,6 @@ WITHOUT_TOP |= dict.fromkeys(("classes", "class_names", "classifier_activation",
 
 
 def _vit_config(name: str, value: Any) -> ViTConfig:
-    """Returns the config of a backbone, made of a mapping where a file has one."""
     if isinstance(value, Mapping):
         return ViTConfig(**value)
     if not isinstance(value, ViTConfig):

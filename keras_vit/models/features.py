@@ -131,7 +131,6 @@ def _table(model: VisionTransformer | BiT) -> dict[str, tuple[str, str | None]]:
 
 
 def _from_the_start(model: VisionTransformer | BiT, name: str) -> str:
-    """Returns a name like `"block_-1/mlp"` with the block counted from 0; any other, or none of a block, as it is."""
     match = _BLOCK.fullmatch(name) if isinstance(name, str) else None
     depth = getattr(model.config, "depth", 0)
     if match is None or not -depth <= int(match[1]) < 0:
@@ -213,30 +212,24 @@ class BlockActivations(keras.layers.Layer):
     """
 
     def __init__(self, block: TransformerBlock, activations: Sequence[str], **kwargs: Any) -> None:
-        """Keeps the block, which is built already or will be with this layer."""
         super().__init__(**{"name": f"{block.name}_activations", **kwargs})
         self.block = block
         self.activations = [*activations]
 
     def build(self, inputs_shape: Any) -> None:
-        """Builds the block for the shapes of its inputs, unless it is built."""
         if not self.block.built:
             self.block.build(*inputs_shape)
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
-        """Returns the activations, then the output of the block, for a list of its inputs."""
         return self.block(*inputs, activations=self.activations, training=training)
 
     def compute_output_spec(self, inputs: Any, training: bool | None = None) -> Any:
-        """Returns the symbolic tensors that `call` would return."""
         return self.block.compute_output_spec(*inputs, activations=self.activations)
 
     def get_config(self) -> dict[str, Any]:
-        """Returns the config for Keras's files, with that of the block."""
         block = keras.saving.serialize_keras_object(self.block)
         return {**super().get_config(), "block": block, "activations": self.activations}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> "BlockActivations":
-        """Returns the layer of a config of `get_config`, with a new block."""
         return cls(**{**config, "block": keras.saving.deserialize_keras_object(config["block"])})

@@ -59,7 +59,6 @@ def _checking_images(method: Callable[..., Any]) -> Any:
 
     @functools.wraps(method)
     def checking(self: Any, x: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """Returns what the method does for checked images; ValueError for others."""
         if x is None:
             raise ValueError(f"{self.name} needs images (batch, height, width, channels), but None was given.")
         if isinstance(x, np.ndarray) and not x.dtype.isnative:
@@ -81,7 +80,6 @@ def _checking_images(method: Callable[..., Any]) -> Any:
 
 
 def _return_free_memory() -> None:
-    """Returns freed memory to the system on Linux: random weights leave holes, 50 to 240 MB of a ViT-B/16."""
     # glibc keeps freed memory that lies below memory in use.
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
     if trim is not None:
@@ -116,8 +114,6 @@ class _Functions:
         return self.number == LastChange.number and self.owner == id(model)
 
     def call(self, training: bool) -> Callable[..., Any]:
-        """Returns what calls the layer of a step."""
-
         def call(number: int, layer: Any, args: Any, options: Any) -> Any:
             function = self.of_steps[number]
             if isinstance(function, FlatLayer):
@@ -145,7 +141,6 @@ class ConfiguredModel(Noting, TrackingModel, SharedModel, keras.Model):
 
     @classmethod
     def _require_config(cls, config: Any) -> None:
-        """Raises TypeError for anything but a config of this kind of model."""
         if not isinstance(config, cls.config_type):
             advice = f" For a variant of the paper, call a factory such as keras_vit.{cls.factory}()."
             raise TypeError(
@@ -251,7 +246,6 @@ class ConfiguredModel(Noting, TrackingModel, SharedModel, keras.Model):
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Self:
-        """Returns a model with new weights that `get_config` describes."""
         config = dict(config)
         frozen = set(config.pop("frozen", ()))
         adapters, frozen_weights = config.pop("adapters", {}), config.pop("frozen_weights", ())
@@ -346,7 +340,6 @@ class ImageModel(ConfiguredModel):
             raise
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Returns the outputs for images; ValueError for a shape that the model does not take."""
         if args:
             self.check_values(args[0])
         return super().__call__(*args, **kwargs)
@@ -378,7 +371,6 @@ class ImageModel(ConfiguredModel):
         return super().call(inputs, training=training, mask=mask)
 
     def _with_rank(self, images: Any) -> Any:
-        """Returns images, which have the shape that the model takes where TensorFlow does not know their rank."""
         known = getattr(getattr(images, "shape", None), "rank", 0) is not None
         return images if known else sys.modules["tensorflow"].ensure_shape(images, self.inputs[0].shape)
 
@@ -596,5 +588,4 @@ def _frozen(model: keras.Model) -> list[str]:
 
 
 def _spell(shape: tuple[int | None, ...]) -> str:
-    """Returns lengths of axes as text, such as `8 x any x 3`."""
     return " x ".join("any" if n is None else str(n) for n in shape)

@@ -135,8 +135,6 @@ def _watched_tf_data(data: Any, look: Callable[[Any], None]) -> Any:
         return data
 
     def first(number: Any, *batch: Any) -> Any:
-        """Returns the batch, whose images are shown if its number is 0."""
-
         def show() -> Any:
             with tf.control_dependencies([tf.py_function(look, [keras.tree.flatten(batch)[0]], [])]):
                 return tf.constant(True)

@@ -337,7 +337,6 @@ def _layers(config: ViTConfig) -> tuple[Any, ...]:
 
 @functools.cache
 def _layers_of_variant(name: str) -> tuple[Any, ...]:
-    """Returns `_layers` of a name in `VARIANTS`; ValueError for another."""
     return _layers(variant_config(name))  # ty: ignore[invalid-argument-type]
 
 

@@ -141,7 +141,6 @@ def _block(config: ViTConfig, i: int, policy: Any) -> keras.layers.Layer:
 
 
 def _layer_norm(config: ViTConfig, name: str, policy: Any) -> keras.layers.Layer:
-    """Returns a layer normalisation with the epsilon of the config."""
     return LayerNormalization(epsilon=config.layer_norm_epsilon, dtype=policy, name=name)
 
 
@@ -186,7 +185,6 @@ def _head(config: ViTConfig, y: Any, tokens: Any, policy: Any) -> Any:
 
 
 def _classifier(config: ViTConfig | BiTConfig, name: str, policy: Any) -> keras.layers.Layer:
-    """Returns a head, a dense layer that begins with zeros and computes in float32 or better."""
     return Dense(config.classes, kernel_initializer="zeros", dtype=float32_or_better(policy, name), name=name)
 
 

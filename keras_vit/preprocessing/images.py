@@ -559,7 +559,6 @@ def _centre(images: np.ndarray, size: tuple[int, int], whole: Callable[[float], 
 
 
 def _covering(shape: tuple[int, ...], least: tuple[int, int], whole: Callable[[float], int]) -> tuple[int, int]:
-    """Returns the smallest height and width in the aspect ratio of `shape` that cover `least`, rounded by `whole`."""
     height, width = shape
     if least[0] * width >= least[1] * height:
         return least[0], whole(width * least[0] / height)

@@ -213,7 +213,6 @@ class ImageText(WithTexts, SharedModel, keras.Model):
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> "ImageText":
-        """Returns the model of a config from `get_config`; `custom_objects` is ignored."""
         towers = ("image_encoder", "text_encoder")
         return cls(**config | {name: keras.saving.deserialize_keras_object(config[name]) for name in towers})
 

@@ -256,7 +256,6 @@ def generalized_overlap(one: Any, other: Any) -> Any:
 
 
 def _tensors(targets: Targets, outputs: Output) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Returns padded targets and outputs as tensors of float32 or better."""
     output = exact(outputs, ("logits", "boxes"))
     padded = {name: ops.convert_to_tensor(x) for name, x in pad_boxes(targets, output["logits"].shape[-1]).items()}
     return {name: x if name == "valid" else ops.cast(x, output["logits"].dtype) for name, x in padded.items()}, output
@@ -310,7 +309,6 @@ class DetectionLoss:
         self.weights = {"classes": class_weight, "boxes": box_weight, "giou": giou_weight}
 
     def __call__(self, targets: Targets, outputs: Output) -> Any:
-        """Returns the loss of a batch, a scalar."""
         terms = self.terms(targets, outputs)
         return sum((self.weights[name] * value for name, value in terms.items()), ops.zeros(()))
 

@@ -74,7 +74,6 @@ class DistillationLoss(keras.losses.Loss):
         return (1.0 - self.alpha) * self.base.call(y_true, logits) + self.alpha * distance
 
     def get_config(self) -> dict[str, Any]:
-        """Returns the config for Keras's files, with the base loss serialized."""
         return {
             **super().get_config(),
             "kind": self.kind,

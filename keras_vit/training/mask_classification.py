@@ -67,7 +67,6 @@ def filled_up(rows: Sequence[np.ndarray], multiple: int, value: Any = 0) -> np.n
 
 
 def _tensors(targets: Targets, output: Output) -> dict[str, Any]:
-    """Returns padded masks and labels as tensors."""
     padded, classes = pad_targets(targets), output["classes"].shape[-1] - 1
     if not isinstance(targets, Mapping) and padded["labels"].max(initial=PADDING) >= classes:
         raise ValueError(f"targets must have labels of 0 to {classes - 1}, but have {padded['labels'].max()}.")
@@ -253,7 +252,6 @@ class MaskClassificationLoss:
         self._seeds = keras.random.SeedGenerator(seed)
 
     def __call__(self, targets: Targets, outputs: Sequence[Output], points: Any = None, num_masks: Any = None) -> Any:
-        """Returns the loss of a batch, a scalar."""
         total: Any = 0.0
         for terms in self.terms(targets, outputs, points, num_masks):
             total = total + self.weighted(terms)

@@ -161,7 +161,6 @@ class ViTOptimizer(DecayingOptimizer):
         self._never_decayed = {variable.path for variable in var_list or ()}, "|".join(names)
 
     def _is_decayed(self, variable: keras.Variable) -> bool:
-        """Whether a weight is one of `decayed` that is not excluded from weight decay."""
         paths, names = self._never_decayed
         excluded = variable.path in paths or (names and re.search(names, variable.name))
         return matches(variable.path, self.decayed) and not excluded
@@ -308,7 +307,6 @@ class AdamW(ViTOptimizer):
         self.beta_1, self.beta_2, self.epsilon = beta_1, beta_2, epsilon
 
     def build(self, variables: list[Any]) -> None:
-        """Makes what `ViTOptimizer` does, and a velocity for each weight that Adam moves (None for others)."""
         if self.built:
             return
         super().build(variables)
@@ -417,7 +415,6 @@ def orthogonal(matrix: Any) -> Any:
 
 
 def _stair(schedule: "WarmupDecay", progress: Any, after_warmup: Any) -> Any:
-    """Returns the learning rate times the factor of the last boundary that was reached, 1 before the first."""
     factor = 1.0
     for boundary, value in zip(schedule.boundaries, schedule.factors, strict=True):
         factor = ops.where(after_warmup + schedule.warmup_steps >= boundary, value, factor)

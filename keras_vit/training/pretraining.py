@@ -239,7 +239,6 @@ class LeJEPALoss:
         self._seeds = keras.random.SeedGenerator(seed)
 
     def __call__(self, embeddings: Any, slices: Any = None) -> Any:
-        """Returns the loss, a scalar."""
         return self.weighted(self.terms(embeddings, slices))
 
     def weighted(self, terms: dict[str, Any]) -> Any:

@@ -66,7 +66,6 @@ def unfreeze(model: keras.Model, patterns: Names = ("*",)) -> list[str]:
 
 
 def _weights_named(model: keras.Model, patterns: Iterable[str]) -> set[str]:
-    """Returns the names of the weights that patterns fit, or that lie in layers that do."""
     names = list(weights_by_path(model))
     if "backbone" in patterns and isinstance(model, DenseModel):
         patterns = [pattern for pattern in patterns if pattern != "backbone"]
@@ -96,7 +95,6 @@ def _is_inside(name: str, patterns: Iterable[str]) -> bool:
 
 
 def _trained_weights(model: keras.Model) -> dict[str, keras.Variable]:
-    """Returns the weights of a model that train now, by their names, in the model's order."""
     training = {id(weight) for weight in model.trainable_weights}
     return {name: weight for name, weight in weights_by_path(model).items() if id(weight) in training}
 

@@ -251,7 +251,6 @@ def _needs(config: EoMTConfig) -> dict[str, tuple[Any, ...]]:
 
 
 def _constants(config: EoMTConfig) -> dict[str, np.ndarray]:
-    """Returns the arrays beside the weights: which blocks mask attention (none), and class weights for training."""
     weights = np.ones(config.classes + 1, "float32")
     weights[-1] = 0.1
     return {"attn_mask_probs": np.zeros(config.query_blocks, "float32"), "criterion.empty_weight": weights}

@@ -157,7 +157,6 @@ def _in_block(name: str, modules: Mapping[str, str]) -> str:
 
 
 def _prefixes(names: Collection[str]) -> set[str]:
-    """Returns what stands before the ViTs that a file holds."""
     starts = (f"{_BLOCK}0/LayerNorm_0/scale", f"{_STACK}LayerNorm_0/scale")
     patches = [name for name in names if name == _PATCHES or name.endswith(f"/{_PATCHES}")]
     prefixes = {name.removesuffix(_PATCHES) for name in patches}
@@ -458,7 +457,6 @@ def _without_number(name: str) -> str:
 
 
 def _bit_prefixes(names: Collection[str], layout: str) -> set[str]:
-    """Returns what stands before the BiTs that a file holds."""
     plain = [_without_number(name) for name in names]
     ends = [_bit_name(path, layout) for path in ("conv_root/kernel", "block1_unit1/conv1/kernel")]
     roots, units = ({name.removesuffix(end) for name in plain if name.endswith(end)} for end in ends)

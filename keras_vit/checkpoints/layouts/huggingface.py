@@ -267,9 +267,7 @@ def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
         trunk,
         _UNUSED,
         _BESIDE,
-        layout=dataclasses.replace(
-            LAYOUT, rows=functools.partial(_hf_rows, family=family), computed=computed
-        ),
+        layout=dataclasses.replace(LAYOUT, rows=functools.partial(_hf_rows, family=family), computed=computed),
         dialect=f"{family.title}, transformers {5 if is_new else 4}",
         stored=stored,
         arrays={name: array for name, array in found.arrays.items() if name not in unneeded},

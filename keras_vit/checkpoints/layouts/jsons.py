@@ -320,7 +320,6 @@ def written_preprocessor(processor: str, config: ViTConfig, resample: int, **mor
 
 
 def _processor(config: Mapping[str, Any]) -> tuple[str, Fields]:
-    """Returns the name of the class that prepares images (empty for none), and the file's values over its defaults."""
     name = str(config.get("image_processor_type", config.get("feature_extractor_type", "")))
     defaults = next((values for start, values in _PROCESSORS.items() if name.startswith(start)), {})
     return name, {**defaults, **{key: value for key, value in config.items() if value is not None}}

@@ -196,8 +196,6 @@ def _in_linen(arrays: dict[str, StoredArray]) -> dict[str, StoredArray]:
 
 
 def _sum(first: StoredArray, second: StoredArray) -> StoredArray:
-    """Returns the sum of two arrays of one shape as an array in float32, which is computed when it is read."""
-
     def load(offset: int, size: int) -> np.ndarray:
         return np.ascontiguousarray(first.read() + second.read()).reshape(-1).view(np.uint8)[offset : offset + size]
 

@@ -131,7 +131,6 @@ class Torch(Format):
                     )
 
             def forward(self, images: Any) -> Any:
-                """Returns the outputs by name, a single one as a plain tensor. The file's input is called `images`."""
                 with keras.StatelessScope(list(zip(model.weights, self.parameters(), strict=True))):
                     answers = serve(model, signature, images)
                     return answers if len(answers) > 1 else answers[signature.outputs[0]]

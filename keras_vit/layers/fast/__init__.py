@@ -31,7 +31,6 @@ def faster(operation: str, *devices: str) -> Callable[[Any], Any]:
     """Returns a decorator that enters a function in `FORMS` as the form of an operation on these devices."""
 
     def register(form: Any) -> Any:
-        """Returns the function, which is in `FORMS` then."""
         FORMS.update({(operation, device): form for device in devices})
         return form
 

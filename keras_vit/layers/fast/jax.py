@@ -9,7 +9,6 @@ from keras_vit.layers.fast import GELU_CUBIC, GELU_LINEAR, JAX_CPU, faster
 
 
 def _widened(x: Any) -> Any:
-    """Returns an array in float32, or in its own dtype where that is wider."""
     import jax.numpy as jnp
 
     return x.astype(jnp.promote_types(x.dtype, jnp.float32))
@@ -47,7 +46,6 @@ def _normalize() -> Any:
     import jax
 
     def parts(x: Any, epsilon: float) -> Any:
-        """Returns the normalised rows, and the factor of each."""
         x = x - x.mean(-1, keepdims=True)
         scale = jax.lax.rsqrt((x * x).mean(-1, keepdims=True) + epsilon)
         return x * scale, scale
@@ -58,7 +56,6 @@ def _normalize() -> Any:
 
     @normalize.defjvp
     def differentiate(epsilon: float, primals: Any, tangents: Any) -> Any:
-        """Returns the normalised rows and their tangents."""
         y, scale = parts(*primals, epsilon)
         (d_x,) = tangents
         return y, scale * (d_x - d_x.mean(-1, keepdims=True) - y * (y * d_x).mean(-1, keepdims=True))
@@ -88,7 +85,6 @@ def _widening_product() -> Any:
         return x @ kernel
 
     def differentiate(primals: Any, tangents: Any) -> Any:
-        """Returns the product and its tangent."""
         (x, kernel), (d_x, d_kernel) = primals, tangents
         y = product(x, kernel)
         terms = [] if type(d_x) is SymbolicZero else [product(d_x, kernel)]
@@ -121,19 +117,16 @@ def _attend(is_causal: bool) -> Any:
     import jax.numpy as jnp
 
     def scores(query: Any, key: Any) -> Any:
-        """Returns the products of queries and keys, `(batch, heads, Q, T)`, in float32 or wider."""
         # Summed and kept in at least float32, as everything up to the result is.
         wide = jnp.promote_types(query.dtype, jnp.float32)
         return jnp.einsum("bhqd,bhkd->bhqk", query, key, preferred_element_type=wide)
 
     def mixed(weights: Any, value: Any) -> Any:
-        """Returns the weighted sums of the values, in the dtype of the weights."""
         # Weights are up to 1, and their sum up to the number of tokens, which float16 could not hold.
         weights, dtype = weights.astype(value.dtype), weights.dtype
         return jnp.einsum("bhqk,bhkd->bhqd", weights, value, preferred_element_type=dtype)
 
     def parts(query: Any, key: Any, value: Any) -> Any:
-        """Returns the weights before they are divided, their sums, and the attention."""
         weights = scores(query, key)
         if is_causal:
             weights = jnp.where(jnp.tri(*weights.shape[-2:], dtype=bool), weights, -math.inf)
@@ -147,7 +140,6 @@ def _attend(is_causal: bool) -> Any:
 
     @attend.defjvp
     def differentiate(primals: Any, tangents: Any) -> Any:
-        """Returns the attention and its tangent."""
         (query, key, value), (d_query, d_key, d_value) = primals, tangents
         weights, total, y = parts(query, key, value)
         d_weights = weights * (scores(d_query, key) + scores(query, d_key))
@@ -179,7 +171,6 @@ def _gelu() -> Any:
 
     @gelu.defjvp
     def differentiate(primals: Any, tangents: Any) -> Any:
-        """Returns the GELU and its tangent."""
         (x,), (d_x,) = primals, tangents
         e = jnp.exp(-jnp.abs(x) * (GELU_LINEAR + GELU_CUBIC * x * x))
         s = 1 / (1 + e)  # the sigmoid of what is positive; that of the negative is e s, and the slope of both e s^2
@@ -209,7 +200,6 @@ def rematerialized(x: Any, function: Callable[..., Any], *tensors: Any) -> Any:
         return pure(*arguments, *weights), (arguments, weights)
 
     def backward(inputs: Any, grads: Any) -> Any:
-        """Returns the gradients of the inputs and weights, from a second run of the function."""
         (x, *others), weights = inputs
         grad = jax.tree.leaves(grads)[-1].reshape(-1)[:1].sum()
         # XLA does not know that this is zero. It is so for infinities as well, which stay with their image.

@@ -222,7 +222,6 @@ def gelu_quick_in_place(x: Any) -> Any:
 
 
 def _may_be_overwritten(x: Any) -> bool:
-    """Whether a tensor is contiguous, and no gradient and no recorder of operations needs its values."""
     import torch
 
     return x.is_contiguous() and not (x.requires_grad and torch.is_grad_enabled()) and not _is_recorded()
@@ -245,7 +244,6 @@ def _pieces(x: Any) -> list[Any]:
 
 
 def _gelu_factor(x: Any) -> Any:
-    """Returns what the GELU multiplies `x` by, as a new tensor."""
     return x.new_tensor(GELU_LINEAR).addcmul(x, x, value=GELU_CUBIC).mul_(x).sigmoid_()
 
 
@@ -257,7 +255,6 @@ def _gelu() -> Any:
     # Its gradient is PyTorch's, which can be differentiated again.
 
     def slope(ctx: Any, grad: Any) -> Any:
-        """Returns the gradient of `x`."""
         (x,) = ctx.saved_tensors
         return torch.ops.aten.gelu_backward(grad, x, approximate="tanh")
 
@@ -266,7 +263,6 @@ def _gelu() -> Any:
 
         @staticmethod
         def forward(x: Any) -> Any:
-            """Returns the GELU of `x`, piece by piece."""
             y = torch.empty_like(x, memory_format=torch.contiguous_format)
             for source, target in zip(_pieces(x), _pieces(y), strict=True):
                 torch.mul(source, _gelu_factor(source.float()), out=target)
@@ -274,7 +270,6 @@ def _gelu() -> Any:
 
         @staticmethod
         def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-            """Keeps `x` for the derivatives."""
             ctx.save_for_backward(*inputs)
             ctx.save_for_forward(*inputs)
 
@@ -505,7 +500,6 @@ def takes_onednn() -> bool:
 
 @functools.cache
 def _packed_kernels() -> Any:
-    """Returns the one dictionary from a kernel to (its `_state` when it was packed, the packed copy)."""
     from torch.utils.weak import WeakTensorKeyDictionary
 
     return WeakTensorKeyDictionary()
@@ -524,7 +518,6 @@ def unpack_kernels(kernels: Iterable[Any]) -> None:
 
 
 def _state(kernel: Any) -> tuple[int, int]:
-    """Returns the version and the address of a kernel, which an assignment or an update of the weight changes."""
     return kernel._version, kernel.data_ptr()  # noqa: SLF001 (PyTorch documents it, in its notes on autograd)
 
 
@@ -574,14 +567,12 @@ def _onednn_function() -> Any:
 
         @staticmethod
         def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-            """Keeps `x` and the kernel for the derivatives."""
             x, kernel, _ = inputs
             ctx.save_for_backward(x, kernel)
             ctx.save_for_forward(x, kernel)
 
         @staticmethod
         def backward(ctx: Any, grad: Any) -> Any:
-            """Returns the gradients of `x`, kernel and bias; None for those that nobody needs."""
             x, kernel = ctx.saved_tensors
             needs_x, needs_kernel, needs_bias = ctx.needs_input_grad
             rows = grad.reshape(-1, grad.shape[-1])
@@ -593,7 +584,6 @@ def _onednn_function() -> Any:
 
         @staticmethod
         def jvp(ctx: Any, x: Any, kernel: Any, bias: Any) -> Any:
-            """Returns the tangent of the product."""
             saved_x, saved_kernel = ctx.saved_tensors
             parts = [] if x is None else [x @ saved_kernel]
             parts += [] if kernel is None else [saved_x @ kernel]
