@@ -64,7 +64,7 @@ class Row:
         return tuple(size // self.part[1] if axis == self.axis else size for axis, size in enumerate(self.shape))
 
     def weight(self, values: np.ndarray) -> np.ndarray:
-        """Returns the values of `stored` with the axes in the order of the weight's."""
+        """The values of `stored` with the axes in the order of the weight's."""
         return values if self.axes is None else values.transpose(self.axes)
 
     def values(self, weight: np.ndarray) -> np.ndarray:
@@ -76,7 +76,7 @@ class Row:
 
 
 def prefixed(start: str, rows: Iterable[Row]) -> list[Row]:
-    """Returns the rows with `start` before the name of each array."""
+    """The rows with `start` before the name of each array."""
     return [dataclasses.replace(row, name=f"{start}{row.name}") for row in rows]
 
 
@@ -179,7 +179,7 @@ class Plan:
 
     @property
     def oddities(self) -> list[str]:
-        """Returns all that a user should know about the file, in sentences. Reads the head."""
+        """All that a user should know about the file, in sentences. Reads the head."""
         order = {"note": 0, "unknown": 1, "assumed": 2}
         found = [warning.text for warning in sorted(self.warnings, key=lambda warning: order[warning.kind])]
         if self.unused:
@@ -330,7 +330,7 @@ def extract(model: "keras.Model", layout: Layout, stack: bool = False) -> Iterat
 
 
 def listed(names: Collection[str]) -> str:
-    """Returns the first of these names in alphabetical order, safe to show and with commas, and how many more."""
+    """The first of these names in alphabetical order, safe to show and with commas, and how many more."""
     more = f" and {len(names) - NAMES_LISTED} more" if len(names) > NAMES_LISTED else ""
     return ", ".join(printable(name, NAME_LENGTH) for name in sorted(names)[:NAMES_LISTED]) + more
 
@@ -359,14 +359,14 @@ def shape_of(arrays: Mapping[str, StoredArray], name: str, ndim: int) -> tuple[i
 
 
 def bounded(blocks: int) -> int:
-    """Returns `blocks`, the number that a file claims; ValueError for more than `MOST_BLOCKS`: names cost nothing."""
+    """`blocks`, the number that a file claims; ValueError for more than `MOST_BLOCKS`: names cost nothing."""
     if blocks > MOST_BLOCKS:
         raise ValueError(f"The model must have at most {MOST_BLOCKS:,} blocks, but the file has {blocks:,}.")
     return blocks
 
 
 def depth_of(arrays: Collection[str], start: str) -> int:
-    """Returns the number of blocks, by the numbers that follow `start` in the names of arrays."""
+    """The number of blocks, by the numbers that follow `start` in the names of arrays."""
     numbers = re.findall(rf"^{re.escape(start)}(\d+)[./]", "\n".join(arrays), re.MULTILINE)
     return bounded(1 + max(map(int, numbers), default=0))
 
@@ -383,14 +383,14 @@ def stages_of(arrays: Collection[str], pattern: str, first: int) -> tuple[int, .
 
 
 def guessed_grid(patch: Sequence[int], size: int = 224) -> tuple[tuple[int, int], Notice]:
-    """Returns the grid of patches of images of `size` pixels, where nothing tells it, and a notice that says so."""
+    """The grid of patches of images of `size` pixels, where nothing tells it, and a notice that says so."""
     rows, columns = (max(round(size / length), 1) for length in patch)
     guess = f"{rows * patch[0]} x {columns * patch[1]}"
     return (rows, columns), Notice(f"the image size is not in the file; {guess} is a guess", "image_size")
 
 
 def squarest_grid(patches: int) -> tuple[int, int]:
-    """Returns (rows, columns), the factors of `patches` nearest to a square, with rows <= columns; (1, 0) for 0."""
+    """(rows, columns), the factors of `patches` nearest to a square, with rows <= columns; (1, 0) for 0."""
     rows = next((n for n in range(math.isqrt(max(patches, 1)), 0, -1) if patches % n == 0), 1)
     return rows, patches // rows
 

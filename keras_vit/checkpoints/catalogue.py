@@ -70,7 +70,7 @@ class Entry:
 
 
 def published_url(base: str, name: str) -> str:
-    """Returns the address of the file `name`.npz in a bucket, percent-encoded, `+` too (servers may misread it)."""
+    """The address of the file `name`.npz in a bucket, percent-encoded, `+` too (servers may misread it)."""
     return f"{base}{urllib.parse.quote(name)}.npz"
 
 
@@ -79,7 +79,7 @@ def _plain(name: str) -> str:
 
 
 def plain_variant(name: str) -> str:
-    """Returns a variant's name without case, punctuation and `ViT`; `R50_L_32` and `R50+ViT-L/32` have the same."""
+    """A variant's name without case, punctuation and `ViT`; `R50_L_32` and `R50+ViT-L/32` have the same."""
     return _plain(name).replace("vit", "")
 
 
@@ -196,13 +196,13 @@ def recommended(variant: str) -> Entry:
 
 
 def recommended_size(variant: str) -> int | None:
-    """Returns the pixels of a side that `pretrained=True` loads weights for; None for an unknown variant."""
+    """The pixels of a side that `pretrained=True` loads weights for; None for an unknown variant."""
     name = _read("catalogue.json")["recommended"].get(variant)
     return None if name is None else _published()[name].image_size
 
 
 def repositories(name: str) -> tuple[str, ...]:
-    """Returns the Hub's repositories (`owner/name`) with the same weights as a checkpoint, the preferred first."""
+    """The Hub's repositories (`owner/name`) with the same weights as a checkpoint, the preferred first."""
     return tuple(_read("catalogue.json")["hub"].get(name, ()))
 
 
@@ -261,7 +261,7 @@ def _published() -> dict[str, Entry]:
 
 
 def _row(entry: Entry) -> dict[str, Any]:
-    """Returns an entry as a row of `list_weights`: its fields, tuples as lists, with the first address as `url`."""
+    """An entry as a row of `list_weights`: its fields, tuples as lists, with the first address as `url`."""
     row = {field: list(value) if isinstance(value, tuple) else value for field, value in vars(entry).items()}
     url, *mirrors = row.pop("urls")
     return {**row, "url": url, "mirrors": mirrors}

@@ -77,7 +77,7 @@ def open_checkpoint(
 
 
 def _plan_at(path: str | os.PathLike[str], numerics: str | None, state: str | None = None, **options: Any) -> Plan:
-    """Returns the plan of the first layout that recognises a file, completed by the user's options and by its note."""
+    """The plan of the first layout that recognises a file, completed by the user's options and by its note."""
     file = open_file(path, state)
     sidecars = read_sidecars(path, name=str(path), note=file.note, container=file.container, **options)
     return plan_of(file, sidecars, numerics)
@@ -430,7 +430,7 @@ def _with_official_numbers(plan: Plan, source: str) -> Plan:
 
 
 def _flat(config: Any) -> dict[str, Any]:
-    """Returns the fields of a config as plain data, those of a backbone as `backbone.heads`."""
+    """The fields of a config as plain data, those of a backbone as `backbone.heads`."""
     fields = config.to_dict()
     return fields | {f"backbone.{name}": value for name, value in fields.pop("backbone", {}).items()}
 

@@ -282,7 +282,7 @@ def write_with_sidecars(
 
 
 def from_elsewhere(files: Iterable[pathlib.Path], folder: pathlib.Path) -> list[pathlib.Path]:
-    """Returns the files that are not in the folder already."""
+    """The files that are not in the folder already."""
     return [file for file in files if file.resolve() != (folder / file.name).resolve()]
 
 
@@ -309,7 +309,7 @@ def choose_weights(names: Iterable[str], where: str) -> str | None:
 
 
 def text_of_pair(name: str) -> str | None:
-    """Returns `NAMEtext.npz` for `NAMEvision.npz`, as TIPS's authors call their two towers; None for other names."""
+    """`NAMEtext.npz` for `NAMEvision.npz`, as TIPS's authors call their two towers; None for other names."""
     start = name.removesuffix("vision.npz")
     return None if start == name else f"{start}text.npz"
 
@@ -383,7 +383,7 @@ class Sidecars:
     backbone: Any = None  # how the backbone of a head is read (a `Plan`), which is in another file
 
     def grid_at_size(self, patch: Sequence[int]) -> tuple[int, int] | None:
-        """Returns the rows and columns of patches of images of `image_size`; None where the user does not say it."""
+        """The rows and columns of patches of images of `image_size`; None where the user does not say it."""
         return self.image_size and (self.image_size[0] // patch[0], self.image_size[1] // patch[1])
 
     @property

@@ -208,7 +208,7 @@ def _reason(error: BaseException) -> str:
 
 
 def _failed(address: HubAddress, reason: str, verb: str = "fetched") -> DownloadError:
-    """Returns the error that a repository could not be `"fetched"` or `"written"`, with its address as the attempt."""
+    """The error that a repository could not be `"fetched"` or `"written"`, with its address as the attempt."""
     error = DownloadError(f"{address} could not be {verb}: {reason}.")
     error.attempts = [(str(address), reason)]
     return error

@@ -101,7 +101,7 @@ def read_keras(path: str | os.PathLike[str]) -> "VisionTransformer | BiT":
 
 
 def config_in_file(path: str | os.PathLike[str]) -> ModelConfig | None:
-    """Returns the config in a `.keras` or `.weights.h5` file; None for one without a config or of another package."""
+    """The config in a `.keras` or `.weights.h5` file; None for one without a config or of another package."""
     return _describe(pathlib.Path(path))[1]
 
 
@@ -222,14 +222,14 @@ def _plan_of_described(file: Mapping[str, StoredArray], sidecars: Sidecars) -> P
 
 
 def _described_rows(config: Any) -> list[Row]:
-    """Returns a row for each weight of the model, which is built without memory for them: its path names its array."""
+    """A row for each weight of the model, which is built without memory for them: its path names its array."""
     with layers.skip_initialization():
         weights = models.weights_by_path(getattr(models, config.model)(config))
     return [Row(path, path, tuple(weight.shape)) for path, weight in weights.items()]
 
 
 def described(config: Any) -> dict[str, Any]:
-    """Returns the note of such a file: the name of the model's class, and its config."""
+    """The note of such a file: the name of the model's class, and its config."""
     return {"written_by": "keras_vit", "model": config.model, "config": config.to_dict()}
 
 

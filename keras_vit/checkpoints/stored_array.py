@@ -125,18 +125,18 @@ class StoredArray:
         return self.size * self.dtype.itemsize
 
     def read(self) -> np.ndarray:
-        """Returns the values; float16, float64 and bfloat16 as float32, in which what is too large is infinite."""
+        """The values; float16, float64 and bfloat16 as float32, in which what is too large is infinite."""
         values = self.read_stored()
         with np.errstate(over="ignore"):  # what is too large becomes infinite, which the reader refuses by name
             return values.astype(np.float32) if self.stored in ("float16", "float64", "bfloat16") else values
 
     def read_stored(self) -> np.ndarray:
-        """Returns the values in the type that they are stored in, and the machine's order of bytes."""
+        """The values in the type that they are stored in, and the machine's order of bytes."""
         values = self.load(self.offset, self.bytes).view(self.dtype).reshape(self.shape)
         return values if self.dtype.isnative else values.astype(self.dtype.newbyteorder("="))
 
     def piece(self, start: int, shape: tuple[int, ...]) -> "StoredArray":
-        """Returns the array of `shape` that begins after the first `start` values; neither is checked or read."""
+        """The array of `shape` that begins after the first `start` values; neither is checked or read."""
         return dataclasses.replace(self, shape=shape, offset=self.offset + start * self.dtype.itemsize)
 
 

@@ -149,7 +149,7 @@ def _located(name: str, tensor: "Tensor", storages: dict[str, Extent], path: pat
 
 
 def _fields(value: Any) -> dict[Any, Any]:
-    """Returns what a dict or an object holds by its names that are strings or ints: others may take gigabytes."""
+    """What a dict or an object holds by its names that are strings or ints: others may take gigabytes."""
     value = value.state if type(value) is _Object else value
     return {name: value[name] for name in value if type(name) in (str, int)} if isinstance(value, dict) else {}
 

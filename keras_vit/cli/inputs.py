@@ -75,7 +75,7 @@ class Kind:
 
 
 def is_table(data: str) -> bool:
-    """Returns whether DATA is a file of rows."""
+    """Whether DATA is a file of rows."""
     return Path(data).suffix.lower() in (".csv", ".tsv", ".parquet")
 
 
@@ -195,7 +195,7 @@ def predicted(model: Any, files: Sequence[str]) -> Any:
 
 
 def lines_of(path: str) -> list[str]:
-    """Returns the lines of a UTF-8 file, without empty ones and space around them."""
+    """The lines of a UTF-8 file, without empty ones and space around them."""
     check_exists(path)
     lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
     return [line.strip() for line in lines if line.strip()]
@@ -211,6 +211,6 @@ def names_in(names: str | None, names_from: str | None) -> list[str] | None:
 
 
 def summary(wrote: str, *commands: Sequence[str]) -> str:
-    """Returns the text that a long command ends with: what was written, and the commands that people go on with."""
+    """The text that a long command ends with: what was written, and the commands that people go on with."""
     lines = (f"  keras-vit {shlex.join(map(printable, command))}" for command in commands)
     return "\n".join([wrote, *(["Next:"] if commands else []), *lines])

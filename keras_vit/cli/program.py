@@ -73,12 +73,12 @@ def command(*examples: str) -> Callable[[Function], Function]:
 
 
 def checked(check: Check, **settings: Any) -> Parameter:
-    """Returns what a flag's type is annotated with to be checked as an option of `_options` is."""
+    """What a flag's type is annotated with to be checked as an option of `_options` is."""
     return Parameter(validator=lambda _, value: None if value is None else check("It", value), **settings)
 
 
 def _size(kind: Any, tokens: Sequence[Any]) -> int | tuple[int, int]:
-    """Returns `384` as a number, `384x512` as (height, width)."""
+    """`384` as a number, `384x512` as (height, width)."""
     height, cross, width = tokens[0].value.partition("x")
     return (int(height), int(width)) if cross else int(height)
 
@@ -115,7 +115,7 @@ def only_for(words: str, applies: bool, **flags: Any) -> None:
 
 
 def given(**values: Any) -> dict[str, Any]:
-    """Returns the values that are not None, by name."""
+    """The values that are not None, by name."""
     return {name: value for name, value in values.items() if value is not None}
 
 
@@ -191,7 +191,7 @@ def _complain(text: str) -> None:
 
 
 def _has_interrupt(error: BaseException | None) -> bool:
-    """Returns whether a job was interrupted: libraries turn an interrupt of their import into errors of their own."""
+    """Whether a job was interrupted: libraries turn an interrupt of their import into errors of their own."""
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__cause__ or error.__context__
     return error is not None

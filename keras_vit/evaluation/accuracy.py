@@ -97,12 +97,12 @@ class AccuracyResult(ClassesResult):
 
     @property
     def accuracy(self) -> float:
-        """Returns the share of images whose class has the largest output."""
+        """The share of images whose class has the largest output."""
         return int(self.correct_per_class.sum()) / self.examples
 
     @property
     def per_class(self) -> np.ndarray:
-        """Returns the accuracy on the images of each class, float64 `(classes,)`; NaN where there are none."""
+        """The accuracy on the images of each class, float64 `(classes,)`; NaN where there are none."""
         return self.correct_per_class / np.where(self.images_per_class, self.images_per_class, np.nan)
 
     @property
@@ -129,7 +129,7 @@ class AccuracyResult(ClassesResult):
 
     @property
     def columns(self) -> tuple[Column, ...]:  # ty: ignore[incompatible-property-override]
-        """Returns the headings of the printed table, with functions that read their values from a result."""
+        """The headings of the printed table, with functions that read their values from a result."""
         top = (Column(f"top-{k} %", lambda result, k=k: result.top[k], percent=True) for k in self.top)
         loss = (LOSS,) if self.loss is not None else ()
         return (IMAGES, CLASSES, *top, *loss, SPEED)
@@ -491,7 +491,7 @@ def open_batches(
 
 
 def _are_pixels(data: Any) -> bool:
-    """Returns whether data can be nothing but pixels: a path, a table, a stream, a list of images of several sizes."""
+    """Whether data can be nothing but pixels: a path, a table, a stream, a list of images of several sizes."""
     if isinstance(data, tuple) and len(data) == 2 and isinstance(data[0], (tuple, list)):
         return len({np.shape(image) for image in data[0]}) > 1
     return isinstance(data, (str, os.PathLike, ImageStream)) or hasattr(data, "open_examples")
@@ -548,7 +548,7 @@ def predictor(model: Any) -> Callable[[np.ndarray], np.ndarray]:
 
 
 def all_outputs(rows: Pairs, processes: Processes) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the outputs and the labels of all batches and processes, each joined along the first axis."""
+    """The outputs and the labels of all batches and processes, each joined along the first axis."""
     # `rows` yields `(outputs, labels)` for each batch of this process, one or more.
     outputs, labels = zip(*rows, strict=True)
     return processes.in_order(outputs), processes.in_order(labels)

@@ -333,7 +333,7 @@ def model_with_features(model: Any) -> VisionTransformer | BiT:
 
 
 def _slice(images: int, length: int, shard: tuple[int, int]) -> list[int]:
-    """Returns the number of the first image of a shard, and of the first one behind it: whole batches of `length`."""
+    """The number of the first image of a shard, and of the first one behind it: whole batches of `length`."""
     index, count = shard
     batches = math.ceil(images / length)
     return [min(images, batches * i // count * length) for i in (index, index + 1)]
@@ -364,14 +364,14 @@ def _find(images: Any) -> dict[str, Path]:
 
 
 def model_fingerprint(model: VisionTransformer | BiT) -> str:
-    """Returns a hash of all that decides what a model computes: its class, config, dtype policies and weights."""
+    """A hash of all that decides what a model computes: its class, config, dtype policies and weights."""
     config = {name: value for name, value in model.config.to_dict().items() if name != "class_names"}
     policies = [layer.dtype_policy.name for layer in model.layers]
     return fingerprint(type(model).__name__, config, policies, *(to_numpy(weight.value) for weight in model.weights))
 
 
 def _shape(extractor: keras.Model, model: VisionTransformer | BiT) -> list[int]:
-    """Returns the shape of the features of an image; for a dynamic model, of an image of its config's size."""
+    """The shape of the features of an image; for a dynamic model, of an image of its config's size."""
     images = keras.KerasTensor((1, *model.config.image_size, model.config.channels), "float32")
     (tensor,) = extractor.compute_output_spec(images).values()
     return list(tensor.shape[1:])

@@ -101,7 +101,7 @@ class LeastSquaresProbe:
         return cls(mean, std, eigenvalues, x.T @ q, q.T @ y)
 
     def weights(self, l2: float) -> np.ndarray:
-        """Returns weights for an L2 strength, float64 `(features + 1, classes)`; last the bias / `BIAS_CONSTANT`."""
+        """Weights for an L2 strength, float64 `(features + 1, classes)`; last the bias / `BIAS_CONSTANT`."""
         return (self.lhs / (self.eigenvalues + l2)) @ self.rhs
 
     def scores(self, features: np.ndarray, l2: Sequence[float]) -> list[np.ndarray]:
@@ -154,17 +154,17 @@ class FewShotResult(TableResult):
 
     @property
     def mean(self) -> np.ndarray:
-        """Returns the accuracy averaged over the seeds, float64 `(shots, l2)`."""
+        """The accuracy averaged over the seeds, float64 `(shots, l2)`."""
         return self.accuracy.mean(-1)
 
     @property
     def spread(self) -> np.ndarray:
-        """Returns the standard deviation of the accuracy from seed to seed, float64 `(shots, l2)`; 0 for one seed."""
+        """The standard deviation of the accuracy from seed to seed, float64 `(shots, l2)`; 0 for one seed."""
         return self.accuracy.std(-1, ddof=1) if len(self.seeds) > 1 else np.zeros(self.accuracy.shape[:2])
 
     @property
     def best_l2(self) -> dict[int, float]:
-        """Returns a dict from the number of shots to the best L2 strength on held-out training images.
+        """A dict from the number of shots to the best L2 strength on held-out training images.
 
         Test images play no part in the choice, so the test accuracy is not biased by it.
         """
@@ -176,7 +176,7 @@ class FewShotResult(TableResult):
 
     @property
     def rows(self) -> Table:
-        """Returns a row for each number of shots and L2 strength: accuracy (0 to 1), its spread, whether it is best."""
+        """A row for each number of shots and L2 strength: accuracy (0 to 1), its spread, whether it is best."""
         best, mean, spread, seeds = self.best_l2, self.mean.tolist(), self.spread.tolist(), len(self.seeds)
         return Table(
             {
@@ -201,7 +201,7 @@ class FewShotResult(TableResult):
     )
 
     def table(self) -> Table:
-        """Returns a row for each number of shots: the accuracy at the best strength, in percent."""
+        """A row for each number of shots: the accuracy at the best strength, in percent."""
         return make_table((row for row in self.rows if row["best"]), self.columns)
 
 

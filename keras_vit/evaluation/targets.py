@@ -132,12 +132,12 @@ class MultilabelResult(ClassesResult):
 
     @property
     def mean_average_precision(self) -> float:
-        """Returns mAP: the mean of `average_precision` over the classes that have images; NaN if none has."""
+        """MAP: the mean of `average_precision` over the classes that have images; NaN if none has."""
         return _mean(self.average_precision)
 
     @property
     def mean_f1(self) -> float:
-        """Returns macro F1: the mean of `f1` over the classes with a defined F1; NaN if there are none."""
+        """Macro F1: the mean of `f1` over the classes with a defined F1; NaN if there are none."""
         return _mean(self.f1)
 
     derived = ("mean_average_precision", "mean_f1")

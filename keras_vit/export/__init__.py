@@ -11,7 +11,7 @@ __getattr__ = lazy_names(__name__)
 
 class _Callable(types.ModuleType):
     def __call__(self, *args: Any, **options: Any) -> Any:
-        """Returns what `export` returns, so that `keras_vit.export(model, path)` does what it says."""
+        """What `export` returns, so that `keras_vit.export(model, path)` does what it says."""
         return self.export(*args, **options)
 
 

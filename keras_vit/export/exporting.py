@@ -396,12 +396,12 @@ def _agreement(
 
 
 def _accuracy(scores: np.ndarray, labels: np.ndarray | None) -> float | None:
-    """Returns the share of labels whose class has the largest of its row of scores; None without labels."""
+    """The share of labels whose class has the largest of its row of scores; None without labels."""
     return None if labels is None else float(np.mean(scores.argmax(-1) == labels))
 
 
 def _nothing_written(error: OSError | RuntimeError, path: Path) -> Exception:
-    """Returns an OSError or a RuntimeError, as given, whose message ends with "Nothing was written to PATH."."""
+    """An OSError or a RuntimeError, as given, whose message ends with "Nothing was written to PATH."."""
     text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     text += f"{'' if text.endswith('.') else '.'} Nothing was written to {path}."
     return OSError(error.errno, text) if isinstance(error, OSError) else RuntimeError(text)

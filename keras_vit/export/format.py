@@ -107,7 +107,7 @@ class Format(abc.ABC):
                 archive.writestr(zipfile.ZipInfo(name), text)
 
     def operators(self, path: Path) -> Operators:
-        """Returns the operators of a file; empty if every runtime has all operators of the format."""
+        """The operators of a file; empty if every runtime has all operators of the format."""
         return Operators([], [])
 
     def change_precision(self, source: Path, target: Path, precision: str, calibration: np.ndarray | None) -> None:
@@ -116,23 +116,23 @@ class Format(abc.ABC):
         raise NotImplementedError(f"{self.name} files have only the precision float32.")
 
     def run(self, path: Path, images: np.ndarray) -> Answers:
-        """Returns the outputs of a written file for a batch of images by name, computed in this process by `load`."""
+        """The outputs of a written file for a batch of images by name, computed in this process by `load`."""
         return self.load(path)(images)
 
     def off_gpu(self, path: Path) -> tuple[int, list[str]] | None:
-        """Returns how many operators a file has, and those that a phone's GPU would not run; None if not looked at."""
+        """How many operators a file has, and those that a phone's GPU would not run; None if not looked at."""
         return None
 
     def compute(self, path: Path, images: np.ndarray, dtype: Any, loud: float = 0.0) -> "Computed":
-        """Returns the outputs of the file at `path` for images, with every intermediate value rounded to `dtype`."""
+        """The outputs of the file at `path` for images, with every intermediate value rounded to `dtype`."""
         raise NotImplementedError(f"{self.name} files cannot be computed in another dtype.")
 
     def files(self, path: Path) -> list[Path]:
-        """Returns the paths of all files of an export; `path` is the last."""
+        """The paths of all files of an export; `path` is the last."""
         return [*(path.with_suffix(suffix) for suffix in self.beside), path]
 
     def missing(self) -> list[str]:
-        """Returns those packages of `needs` that are not installed."""
+        """Those packages of `needs` that are not installed."""
         return [name for name in self.needs if importlib.util.find_spec(name) is None]
 
     def precision(self, name: str) -> Precision:
@@ -150,7 +150,7 @@ class Format(abc.ABC):
 
 
 def as_strings(metadata: dict[str, Any]) -> dict[str, str]:
-    """Returns the metadata as strings by name: anything but strings as JSON."""
+    """The metadata as strings by name: anything but strings as JSON."""
     return {k: v if isinstance(v, str) else json.dumps(v, ensure_ascii=False) for k, v in metadata.items()}
 
 
@@ -173,7 +173,7 @@ def batches(images: np.ndarray, *sizes: int) -> Iterator[np.ndarray]:
 
 
 def only_float32(what: str, instead: str) -> dict[str, Precision]:
-    """Returns the precisions of a format with float32 alone; `what` and `instead` are words of the reason why."""
+    """The precisions of a format with float32 alone; `what` and `instead` are words of the reason why."""
     reason = f"{what} names the dtype of each of its operations, so the weights cannot change without them: {instead}"
     others = ("float16", "bfloat16", "dynamic_int8", "int8")
     return {"float32": Precision(), **dict.fromkeys(others, Precision(reason=reason))}

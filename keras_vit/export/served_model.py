@@ -79,7 +79,7 @@ class Signature:
         return self.shape[1] is None
 
     def describe_input(self) -> str:
-        """Returns the input's name, dtype, shape and range of values as a text."""
+        """The input's name, dtype, shape and range of values as a text."""
         shape = ", ".join("any" if length is None else str(length) for length in self.shape)
         values = "" if self.value_range is None else ", {:.4g}..{:.4g}".format(*self.value_range)
         return f"{INPUT}: {self.dtype} ({shape}){values}"
@@ -431,7 +431,7 @@ class Compared(NamedTuple):
     config: Config | None  # says how the model's images are normalised; None where nothing does
 
     def taken(self, dtype: str) -> list[np.ndarray]:
-        """Returns the arrays of images as the input of a file or model that takes `dtype`."""
+        """The arrays of images as the input of a file or model that takes `dtype`."""
         return [as_model_input(batch, dtype, self.config) for batch in self.images]
 
 

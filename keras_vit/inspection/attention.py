@@ -235,19 +235,19 @@ def position_similarity(model: ModelSource) -> np.ndarray:
 
 
 def all_blocks(config: ViTConfig) -> list[int | str]:
-    """Returns the numbers of all blocks, and at last `"pooling"` where there is attention pooling."""
+    """The numbers of all blocks, and at last `"pooling"` where there is attention pooling."""
     return [*range(config.depth), *([POOLING] if config.pooling == "map" else [])]
 
 
 def output_row(probe: Probe, matrix: np.ndarray) -> np.ndarray:
-    """Returns the row `(..., keys)` of the token that the head reads, of `(..., queries, keys)`."""
+    """The row `(..., keys)` of the token that the head reads, of `(..., queries, keys)`."""
     if probe.config.class_token and probe.config.pooling != "avg":
         return matrix[..., 0, :]
     return matrix[..., -probe.grid[0] * probe.grid[1] :, :].mean(-2)
 
 
 def of_keys(probe: Probe, weights: np.ndarray) -> np.ndarray:
-    """Returns `(..., tokens)` as `(..., rows, columns)`, without the tokens before the patches."""
+    """`(..., tokens)` as `(..., rows, columns)`, without the tokens before the patches."""
     return probe.map(weights[..., None])[..., 0]
 
 

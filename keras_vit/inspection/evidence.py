@@ -148,7 +148,7 @@ def class_evidence(
 
 
 def _logits(probe: Probe) -> dict[str, Call]:
-    """Returns the calls that leave out the activation at the end; none for a model inside another one."""
+    """The calls that leave out the activation at the end; none for a model inside another one."""
     return {"predictions": lambda layer, x: x} if probe.inner is probe.model else {}
 
 

@@ -353,7 +353,7 @@ def _bars(rows: Iterable[tuple[str, float, str]]) -> Html:
 
 
 def _tile(index: int, address: Html | None = None, words: str = "the image", bare: bool = False) -> Html:
-    """Returns the image of a number; with the address of a map, that map over the image, or `bare` in place of it."""
+    """The image of a number; with the address of a map, that map over the image, or `bare` in place of it."""
     if address is None:
         return tag("div", class_=f"seen i{index}", role="img", aria_label=words)
     return tag("div", tag("img", src=address, alt=words), class_=f"seen i{index}{' bare' if bare else ''}")
@@ -372,6 +372,6 @@ def _mosaic(title: str, words: str, tiles: np.ndarray, columns: int, scale: Html
 
 
 def _map(kind: MapKind, values: np.ndarray) -> Html:
-    """Returns the address of an image with a pixel for each value, in the colours of its kind."""
+    """The address of an image with a pixel for each value, in the colours of its kind."""
     numbers = colour_numbers(values, *kind.ends(values), LEVELS)
     return image_address(numbers, palette=palette(kind.scale, LEVELS))

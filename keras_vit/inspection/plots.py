@@ -57,7 +57,7 @@ class MapKind:
         return (-end if self.signed else 0.0), end
 
     def colours(self, values: np.ndarray, ends: tuple[float, float]) -> np.ndarray:
-        """Returns values as colours of 0..1 with an axis for the channels; `ends` are those of the scale."""
+        """Values as colours of 0..1 with an axis for the channels; `ends` are those of the scale."""
         return palette(self.scale, LEVELS)[colour_numbers(values, *ends, LEVELS)] / 255
 
 

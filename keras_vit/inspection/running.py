@@ -56,7 +56,7 @@ class Probe:
         return call_around(self.model, images)
 
     def map(self, tokens: Any) -> Any:
-        """Returns `(..., tokens, D)` as `(..., rows, columns, D)` on the grid of the last run, without other tokens."""
+        """`(..., tokens, D)` as `(..., rows, columns, D)` on the grid of the last run, without other tokens."""
         rows, columns = self.grid
         return tokens[..., -rows * columns :, :].reshape(*tokens.shape[:-2], rows, columns, tokens.shape[-1])
 

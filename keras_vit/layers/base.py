@@ -108,7 +108,7 @@ class BaseLayer(Noting, keras.layers.Layer, metaclass=LayerClass):
         return {**super().get_config(), **{name: getattr(self, kept) for name, (kept, _) in self.fields.items()}}
 
     def draw(self, training: bool | None, *rates: float) -> list[Any]:
-        """Returns a newly drawn seed for each rate; None for each that is 0, and for all unless `training`."""
+        """A newly drawn seed for each rate; None for each that is 0, and for all unless `training`."""
         if not training:
             return [None] * len(rates)
         return [self.seed_generator.next() if rate else None for rate in rates]
@@ -154,7 +154,7 @@ class CompositeLayer(BaseLayer):
         return layer
 
     def inner_norm(self, name: str, input_shape: Shape, epsilon: float) -> "LayerNormalization":
-        """Returns a new, built layer normalisation over the last axis for this layer to keep as attribute `name`."""
+        """A new, built layer normalisation over the last axis for this layer to keep as attribute `name`."""
         layer = LayerNormalization(epsilon=epsilon, dtype=self.dtype_policy, name=name)
         layer.build(input_shape)
         return layer
@@ -166,7 +166,7 @@ class ResidualBlock(CompositeLayer):
     remat = False
 
     def draw_inner_seeds(self, training: bool | None, *parts: Any) -> list[Any]:
-        """Returns the seeds to pass to each inner layer; None for one that is to draw for itself."""
+        """The seeds to pass to each inner layer; None for one that is to draw for itself."""
         if not (self.remat and training):
             return [None] * len(parts)
         return [part.draw_seeds(training) if hasattr(part, "draw_seeds") else None for part in parts]
@@ -188,14 +188,14 @@ class ResidualBlock(CompositeLayer):
 
 
 def activated(layer: Any, x: Any, activation: str, training: bool | None) -> Any:
-    """Returns the activation, a checked name of `ops.activate`, of what `layer` returns for `x`."""
+    """The activation, a checked name of `ops.activate`, of what `layer` returns for `x`."""
     y = layer(x, training=training)
     # On CPUs, new memory for an activation takes more time than its arithmetic.
     return activate_in_place(y, activation) if isinstance(layer, FlatLayer) else activate(y, activation)
 
 
 def not_none(**options: Any) -> dict[str, Any]:
-    """Returns the options that are not None."""
+    """The options that are not None."""
     # What somebody has put in a layer's place may not know the others.
     return {name: value for name, value in options.items() if value is not None}
 
@@ -227,7 +227,7 @@ def has_adapters(layer: keras.layers.Layer) -> bool:
 
 
 def weights_by_path(model: keras.Model) -> dict[str, Any]:
-    """Returns the weights of a model by path, wherever it was built: such as `block_0/attention/query/kernel`."""
+    """The weights of a model by path, wherever it was built: such as `block_0/attention/query/kernel`."""
     return {_path_in(layer, weight.path): weight for layer in model.layers for weight in layer.weights}
 
 
@@ -272,7 +272,7 @@ def skip_initialization() -> Iterator[None]:
 
 
 def initializer(name: str, stddev: float = 0.02) -> initializers.Initializer:
-    """Returns the initializer of a name, for "normal" with that deviation."""
+    """The initializer of a name, for "normal" with that deviation."""
     if _skipped.get():
         return _Unwritten(name, stddev)
     return initializers.RandomNormal(stddev=stddev) if name == "normal" else initializers.get(name)
@@ -306,7 +306,7 @@ class _Unwritten(initializers.Initializer):
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> initializers.Initializer:
-        """Returns the initializer that this one stands for; itself again inside `skip_initialization`."""
+        """The initializer that this one stands for; itself again inside `skip_initialization`."""
         return initializer(**config)
 
 
@@ -347,7 +347,7 @@ class DrawnSeed(keras.random.SeedGenerator):
         self._seed = seed
 
     def next(self, ordered: bool = True) -> Any:
-        """Returns the one seed, at each call."""
+        """The one seed, at each call."""
         return self._seed
 
 
@@ -367,7 +367,7 @@ def drop_path(x: Tensor, rate: float, seed: Any) -> Tensor:
 
 
 def _mask(shape: Any, rate: float, seed: Any, dtype: Any) -> Any:
-    """Returns zeros with probability `rate` and `1 / (1 - rate)` elsewhere, of a shape and dtype."""
+    """Zeros with probability `rate` and `1 / (1 - rate)` elsewhere, of a shape and dtype."""
     keep = keras.random.uniform(shape, dtype="float32", seed=DrawnSeed(seed)) >= rate
     return ops.cast(keep, dtype) * (1 / (1 - rate))
 
@@ -396,7 +396,7 @@ class Dense(keras.layers.Dense, BaseLayer):
     """
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
-        """Returns the product with the kernel, adapters included, plus the bias, through the activation if any."""
+        """The product with the kernel, adapters included, plus the bias, through the activation if any."""
         y = dense(inputs, tensor_of(self.kernel, inputs), tensor_of(self.bias, inputs))
         return y if self.activation is keras.activations.linear else self.activation(y)
 
@@ -466,7 +466,7 @@ class LayerNormalization(keras.layers.LayerNormalization, BaseLayer):
     """
 
     def call(self, inputs: Any, training: bool | None = None) -> Any:
-        """Returns the normalised inputs; by Keras where the options are not those of a plain layer normalisation."""
+        """The normalised inputs; by Keras where the options are not those of a plain layer normalisation."""
         if self.axis not in (-1, [-1]) or self.rms_scaling or not (self.center and self.scale):
             return keras.layers.LayerNormalization.call(self, inputs)
         return layer_normalization(inputs, tensor_of(self.gamma, inputs), tensor_of(self.beta, inputs), self.epsilon)

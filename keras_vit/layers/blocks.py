@@ -106,7 +106,7 @@ class MultiHeadAttention(CompositeLayer):
             self.norm = self.inner_norm("norm", (None, None, width), self.epsilon)
 
     def draw_seeds(self, training: bool | None) -> list[Any]:
-        """Returns a list with the dropout seed of one call, or with None if nothing is dropped."""
+        """A list with the dropout seed of one call, or with None if nothing is dropped."""
         return self.draw(training, self.dropout)
 
     def call(
@@ -138,7 +138,7 @@ class MultiHeadAttention(CompositeLayer):
     def attention_weights(
         self, tokens: Tensor, queries: Tensor | None = None, rotation: Any = None, allowed: Tensor | None = None
     ) -> Tensor:
-        """Returns the attention weights before dropout, `(batch, heads, Q, T)`, whose rows sum to 1, in float32."""
+        """The attention weights before dropout, `(batch, heads, Q, T)`, whose rows sum to 1, in float32."""
         (query,) = self._projected([self.query], tokens if queries is None else queries, None)
         (key,) = self._projected([self.key], tokens, None)
         return attention_weights(*self._turned(query, key, rotation), self.causal, allowed)
@@ -156,7 +156,7 @@ class MultiHeadAttention(CompositeLayer):
         return rotate(query, rotation[..., : _length(query), :], kind), rotate(key, rotation, kind)
 
     def _projected(self, layers: list[Any], x: Any, training: bool | None) -> list[Any]:
-        """Returns what projections make of `x`, `(batch, tokens, D)`, by heads: `(batch, tokens, heads, d)` each."""
+        """What projections make of `x`, `(batch, tokens, D)`, by heads: `(batch, tokens, heads, d)` each."""
         shape = (-1, _length(x), self.heads, self.width // self.heads)
         return [reshape(y, shape) for y in outputs_of_all(layers, x, training)]
 
@@ -185,11 +185,11 @@ class _HiddenLayer(SameShape, CompositeLayer):
             self.norm = self.inner_norm("norm", hidden, self.epsilon)
 
     def draw_seeds(self, training: bool | None) -> list[Any]:
-        """Returns the seeds of both dropouts for one call; None for each if nothing is dropped."""
+        """The seeds of both dropouts for one call; None for each if nothing is dropped."""
         return self.draw(training, self.dropout, self.dropout)
 
     def hidden(self, x: Any, training: bool | None) -> Any:
-        """Returns the activations of the hidden layer, `(..., width)`; each subclass defines it."""
+        """The activations of the hidden layer, `(..., width)`; each subclass defines it."""
         raise NotImplementedError
 
     def call(self, x: Tensor, training: bool | None = None, seeds: Sequence[Tensor | None] | None = None) -> Tensor:
@@ -233,7 +233,7 @@ class MLP(_HiddenLayer):
         self.build_output(input_shape, initializer("normal", stddev=1e-6))
 
     def hidden(self, x: Any, training: bool | None) -> Any:
-        """Returns the activation of the first dense layer, `(..., width)`."""
+        """The activation of the first dense layer, `(..., width)`."""
         return activated(self.fc1, x, self.gelu, training)
 
 
@@ -264,7 +264,7 @@ class SwiGLU(_HiddenLayer):
         self.build_output(input_shape)
 
     def hidden(self, x: Any, training: bool | None) -> Any:
-        """Returns `silu(gate(x)) * value(x)`, `(..., width)`."""
+        """`silu(gate(x)) * value(x)`, `(..., width)`."""
         gate, value = self.gate(x, training=training), self.value(x, training=training)
         return ops.silu(gate) * value
 

@@ -560,7 +560,7 @@ class DetectionHead(CompositeLayer):
             setattr(self, f"{name}_fc3", self.inner_dense(f"{name}_fc3", input_shape, outputs, kernel="zeros"))
 
     def features(self, tokens: Tensor) -> Tensor:
-        """Returns what all heads read, `(batch, P, D)`."""
+        """What all heads read, `(batch, P, D)`."""
         patches = tokens[:, self.prefix_tokens :]
         return self.norm(patches * tokens[:, :1] if self.class_token else patches)
 

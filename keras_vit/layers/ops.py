@@ -28,7 +28,7 @@ def with_faster_forms(definition: Any) -> Callable[..., Any]:
 
 
 def compute(operation: str, x: Any, *arguments: Any) -> Any:
-    """Returns what the form of an operation in `FORMS` computes on the device of `x`."""
+    """What the form of an operation in `FORMS` computes on the device of `x`."""
     form = FORMS.get((operation, device_of(x)))
     return NotImplemented if form is None else form(x, *arguments)
 
@@ -46,7 +46,7 @@ def float32_or_better(dtype: Any, layer: str = "") -> Any:
 
 
 def widened(x: Any) -> Any:
-    """Returns a tensor in float64 if that is its dtype, else in float32."""
+    """A tensor in float64 if that is its dtype, else in float32."""
     return ops.cast(x, float32_or_better(x.dtype))
 
 
@@ -60,7 +60,7 @@ def mean(x: Any, axis: int | tuple[int, ...]) -> Any:
 
 
 def reshape(x: Any, shape: tuple[Any, ...]) -> Any:
-    """Returns `x` in another shape, as `keras.ops.reshape` but without its search for symbolic tensors on PyTorch."""
+    """`x` in another shape, as `keras.ops.reshape` but without its search for symbolic tensors on PyTorch."""
     return x.reshape(shape) if device_of(x) in (TORCH_CPU, TORCH_CUDA) else ops.reshape(x, shape)
 
 
@@ -101,7 +101,7 @@ def dense(x: Any, kernel: Any, bias: Any) -> Any:
 
 @with_faster_forms
 def dense_of_all(x: Any, kernels: list[Any], biases: list[Any]) -> list[Any]:
-    """Returns what `dense` does with each kernel and bias."""
+    """What `dense` does with each kernel and bias."""
     return [dense(x, kernel, bias) for kernel, bias in zip(kernels, biases, strict=True)]
 
 
@@ -153,14 +153,14 @@ def activate(x: Any, kind: str | None) -> Any:
 
 
 def activate_in_place(x: Any, kind: str) -> Any:
-    """Returns what `activate` does, and may write it over `x`, which only the caller has, where that is faster."""
+    """What `activate` does, and may write it over `x`, which only the caller has, where that is faster."""
     y = compute(f"{kind} in place", x)
     return activate(x, kind) if y is NotImplemented else y
 
 
 @with_faster_forms
 def rematerialized(x: Any, function: Callable[..., Any], *tensors: Any) -> Any:
-    """Returns `function(x, *tensors)`, which is computed again for its gradients instead of keeping activations."""
+    """`function(x, *tensors)`, which is computed again for its gradients instead of keeping activations."""
     return keras.remat(function)(x, *tensors)
 
 
@@ -169,7 +169,7 @@ def rematerialized(x: Any, function: Callable[..., Any], *tensors: Any) -> Any:
 
 @with_faster_forms
 def standardized(kernel: Any, epsilon: float, inside: bool) -> Any:
-    """Returns a kernel with mean 0 and deviation 1 for each filter; `inside`, epsilon is added to the variance."""
+    """A kernel with mean 0 and deviation 1 for each filter; `inside`, epsilon is added to the variance."""
     kernel = kernel - mean(kernel, (0, 1, 2))
     variance = mean(ops.square(kernel), (0, 1, 2))
     return kernel / (ops.sqrt(variance + epsilon) if inside else ops.sqrt(variance) + epsilon)
@@ -194,12 +194,12 @@ def group_normalization(x: Any, groups: int, gamma: Any, beta: Any, epsilon: flo
 
 @with_faster_forms
 def max_pool(x: Any, size: tuple[int, int], strides: tuple[int, int], padding: str) -> Any:
-    """Returns the largest value of each window of `(batch, rows, columns, channels)`; padding "same" or "valid"."""
+    """The largest value of each window of `(batch, rows, columns, channels)`; padding "same" or "valid"."""
     return ops.max_pool(x, size, strides, padding, data_format="channels_last")
 
 
 @with_faster_forms
 def depthwise_conv(x: Any, kernel: Any) -> Any:
-    """Returns a convolution of each channel of `(batch, rows, columns, D)` with its own kernel of `(3, 3, D, 1)`."""
+    """A convolution of each channel of `(batch, rows, columns, D)` with its own kernel of `(3, 3, D, 1)`."""
     # There are zeros around the map: the shape stays.
     return ops.depthwise_conv(x, kernel, padding="same", data_format="channels_last")

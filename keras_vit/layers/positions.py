@@ -139,7 +139,7 @@ class RotaryEmbedding(BaseLayer):
 
 
 def _powers(base: float, count: int, sign: int) -> np.ndarray:
-    """Returns float32 `(count,)`: powers of the base from 1 to nearly the base, or its inverse where `sign` is -1."""
+    """Float32 `(count,)`: powers of the base from 1 to nearly the base, or its inverse where `sign` is -1."""
     return (base ** (sign * np.arange(count, dtype="float64") / count)).astype("float32")
 
 

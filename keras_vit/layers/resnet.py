@@ -60,7 +60,7 @@ class StdConv2D(BaseLayer):
         )
 
     def standardized_kernel(self) -> Tensor:
-        """Returns the kernel that the convolution uses, in the dtype of the weight; the stored one if `folded`."""
+        """The kernel that the convolution uses, in the dtype of the weight; the stored one if `folded`."""
         kernel = self.kernel.value if isinstance(self.kernel, keras.Variable) else self.kernel
         return kernel if self.folded else standardized(kernel, self.epsilon, self.epsilon_inside)
 
@@ -124,7 +124,7 @@ class _Bottleneck(CompositeLayer):
     folded: bool = False
 
     def _norm(self, name: str, channels: Any, epsilon: float, gamma: str = "ones") -> GroupNormalization:
-        """Returns a new, built group normalisation; ValueError unless `channels` is a multiple of 32."""
+        """A new, built group normalisation; ValueError unless `channels` is a multiple of 32."""
         layer = group_norm(name, self.dtype_policy, epsilon, gamma)
         layer.build((None, None, None, channels))
         return layer

@@ -424,11 +424,11 @@ class MAPHead(CompositeLayer):
         return x[:, 0]
 
     def attention_weights(self, tokens: Tensor) -> Tensor:
-        """Returns the attention weights, `(batch, heads, 1, T - skipped_tokens)`, which sum to 1; float32 or better."""
+        """The attention weights, `(batch, heads, 1, T - skipped_tokens)`, which sum to 1; float32 or better."""
         return self.attention.attention_weights(*self._keys_and_query(tokens))
 
     def _keys_and_query(self, tokens: Tensor) -> tuple[Tensor, Tensor]:
-        """Returns the tokens that the query attends to, and the query for each image, `(batch, 1, D)`."""
+        """The tokens that the query attends to, and the query for each image, `(batch, 1, D)`."""
         probe = ops.cast(ops.convert_to_tensor(self.probe), tokens.dtype)
         probe = ops.broadcast_to(probe, (ops.shape(tokens)[0], 1, tokens.shape[-1]))
         return tokens[:, self.skipped_tokens :] if self.skipped_tokens else tokens, probe

@@ -231,7 +231,7 @@ _PERMANENT: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 
 
 def changed_fields(old: Config, new: Config) -> list[str]:
-    """Returns the names of the fields in which two configs of one class differ, in the order of the fields."""
+    """The names of the fields in which two configs of one class differ, in the order of the fields."""
     names = [field.name for field in dataclasses.fields(old)]
     return [name for name in names if getattr(old, name) != getattr(new, name)]
 
@@ -468,7 +468,7 @@ def packable_kernels(model: Any) -> list[Any]:
 
 
 def arithmetic() -> dict[str, int]:
-    """Returns the environment variables that choose the arithmetic of this backend's CPUs, with the values in use."""
+    """The environment variables that choose the arithmetic of this backend's CPUs, with the values in use."""
     if keras.backend.backend() == "torch":
         return {ONEDNN: int(takes_onednn())}
     return {XLA: int(switched_on(XLA, True))} if tensorflow_has_only_cpus() else {}
@@ -478,7 +478,7 @@ def arithmetic() -> dict[str, int]:
 
 
 def adapted_layers(model: keras.Model) -> dict[str, keras.layers.Layer]:
-    """Returns the layers of a model that have LoRA's adapters, by their paths."""
+    """The layers of a model that have LoRA's adapters, by their paths."""
     return {name: layer for name, layer in layers_by_path(model).items() if has_adapters(layer)}
 
 

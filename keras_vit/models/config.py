@@ -344,7 +344,7 @@ class ViTConfig(ModelConfig):
         return Pipeline(self.image_size, mean=self.pixel_mean, std=self.pixel_std, **fields)
 
     def image_size_of(self, grid_size: tuple[int, int]) -> tuple[int, int]:
-        """Returns the image size in pixels, (height, width), for a grid of patches, (rows, columns)."""
+        """The image size in pixels, (height, width), for a grid of patches, (rows, columns)."""
         return tuple(n * patch * self.stem_stride for n, patch in zip(grid_size, self.patch_size, strict=True))
 
     @property
@@ -437,12 +437,12 @@ class BiTConfig(ModelConfig):
 
 
 def reduced(size: tuple[int, int], stride: int) -> tuple[int, int]:
-    """Returns rows and columns of a map divided by a stride, rounded up: the same as halvings that round up."""
+    """Rows and columns of a map divided by a stride, rounded up: the same as halvings that round up."""
     return (math.ceil(size[0] / stride), math.ceil(size[1] / stride))
 
 
 def _repeated(values: tuple[float, ...], channels: int) -> tuple[float, ...]:
-    """Returns a value for each of `channels`: the mean of the given ones for one, these in turn for more."""
+    """A value for each of `channels`: the mean of the given ones for one, these in turn for more."""
     if channels == 1:
         return (math.fsum(values) / len(values),)
     return tuple(values[i % len(values)] for i in range(channels))

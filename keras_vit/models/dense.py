@@ -434,7 +434,7 @@ def _probabilities(values: Any, blocks: int, draws: Any) -> list[Any]:
 
 
 def _seen(masks: Any, grid_size: tuple[int, int]) -> Any:
-    """Returns which patches lie in the mask of each query: booleans `(batch, queries, patches)`; it has no gradient."""
+    """Which patches lie in the mask of each query: booleans `(batch, queries, patches)`; it has no gradient."""
     maps = ops.transpose(ops.stop_gradient(masks), (0, 2, 3, 1))
     maps = layers.resize(maps, grid_size, "half_pixel")
     return ops.transpose(ops.reshape(maps, (-1, grid_size[0] * grid_size[1], masks.shape[1])), (0, 2, 1)) > 0

@@ -189,7 +189,7 @@ def _logits_2d(model: Any, outputs: dict[str, Tensor], logits_layer: str) -> Ten
 
 
 def _is_first_call(layer: Any, args: tuple[Any, ...]) -> bool:
-    """Returns whether `args` are the symbolic tensors that a layer was called on when the model was made."""
+    """Whether `args` are the symbolic tensors that a layer was called on when the model was made."""
     tensors = [x for x in keras.tree.flatten(args) if isinstance(x, keras.KerasTensor)]
     first = keras.tree.flatten(layer.input)
     return len(tensors) == len(first) and all(x is y for x, y in zip(tensors, first, strict=True))

@@ -180,7 +180,7 @@ class ConfiguredModel(Noting, TrackingModel, SharedModel, keras.Model):
         return super().metrics if self._functions().metrics is None else own_metrics(self)
 
     def known_layers(self) -> list[keras.layers.Layer] | None:
-        """Returns the model and all layers inside, outer ones first; None where they may have changed."""
+        """The model and all layers inside, outer ones first; None where they may have changed."""
         known = vars(self).get("_flat")  # which itself asks for the layers when it is made
         return known.inside if known is not None and known.is_of(self) else None
 
@@ -257,7 +257,7 @@ class ConfiguredModel(Noting, TrackingModel, SharedModel, keras.Model):
         return model
 
     def __repr__(self) -> str:
-        """Returns the kind and the facts of the model on one line; `config` has the rest."""
+        """The kind and the facts of the model on one line; `config` has the rest."""
         return f"<{type(self).__name__} {describe(self._config, self.count_params())}>"
 
 
@@ -360,7 +360,7 @@ class ImageModel(ConfiguredModel):
             warn_caller(f"{self.name} {wrong}, {advice}.", where=where)
 
     def watch_values(self, data: Any) -> Any:
-        """Returns data for Keras's loops, whose first batch is passed to `check_values` on its way to them."""
+        """Data for Keras's loops, whose first batch is passed to `check_values` on its way to them."""
         return data if self._warned else watched(data, functools.partial(self.check_values, where=caller()))
 
     def call(self, inputs: Any, training: bool | None = None, mask: Any = None) -> Any:
@@ -495,7 +495,7 @@ class ImageModel(ConfiguredModel):
         return model
 
     def with_image_size(self, image_size: int | tuple[int, int] | str) -> Self:
-        """Returns a new model for images of another size in pixels, or `"dynamic"` (see `with_config`)."""
+        """A new model for images of another size in pixels, or `"dynamic"` (see `with_config`)."""
         return self.with_config(image_size=image_size)
 
     def optimize_for_inference(self, *, verbose: bool = True) -> Self:
@@ -555,7 +555,7 @@ class ImageModel(ConfiguredModel):
 
 
 def pixel_scaling(pipeline: Pipeline) -> tuple[list[float], list[float]]:
-    """Returns the factors and the offsets that make normalised pixels of 0..255: lists, of one number or one each."""
+    """The factors and the offsets that make normalised pixels of 0..255: lists, of one number or one each."""
     mean, std = np.broadcast_arrays(*map(np.atleast_1d, (pipeline.mean, pipeline.std)))
     return (1 / (255 * std)).tolist(), (-mean / std).tolist()
 
@@ -582,7 +582,7 @@ def _check_input(tensor: Any, shape: tuple[int | None, ...], takes_pixels: bool)
 
 
 def _frozen(model: keras.Model) -> list[str]:
-    """Returns the sorted paths of the layers that do not train, without those inside a listed one."""
+    """The sorted paths of the layers that do not train, without those inside a listed one."""
     paths = {layer.path for layer in layers_inside(model, include_self=False) if layer.path and not layer.trainable}
     return sorted(path for path in paths if not any(path.startswith(f"{outer}/") for outer in paths))
 

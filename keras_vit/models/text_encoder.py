@@ -90,13 +90,13 @@ class TextEncoder(ConfiguredModel):
         self.trainable = trainable
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Returns embeddings `(batch, projection or width)` of token ids `(batch, context)`; ValueError for others."""
+        """Embeddings `(batch, projection or width)` of token ids `(batch, context)`; ValueError for others."""
         if args:
             self.check_ids(args[0])
         return super().__call__(*args, **kwargs)
 
     def predict(self, x: Any, *args: Any, **kwargs: Any) -> Any:
-        """Returns embeddings as `keras.Model.predict`; ValueError for invalid token ids, as in `check_ids`."""
+        """Embeddings as `keras.Model.predict`; ValueError for invalid token ids, as in `check_ids`."""
         self.check_ids(x)
         return super().predict(x, *args, **kwargs)
 

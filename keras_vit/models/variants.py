@@ -321,7 +321,7 @@ def variant_of(config: ModelConfig) -> str | None:
 
 
 def has_layers_of(config: ModelConfig, name: str) -> bool:
-    """Returns whether a config has the blocks and tokens of the variant `name`, whatever is after the last block."""
+    """Whether a config has the blocks and tokens of the variant `name`, whatever is after the last block."""
     if isinstance(config, ViTConfig):
         return name in VARIANTS and _layers(config) == _layers_of_variant(name)
     return variant_of(config) == name
@@ -346,6 +346,6 @@ def factory_name(variant: str) -> str:
 
 
 def _simplified(name: str, lower: bool = True) -> str:
-    """Returns the letters and digits of a name without `ViT` and `BiT`, in lower case or as they are."""
+    """The letters and digits of a name without `ViT` and `BiT`, in lower case or as they are."""
     letters = re.sub(r"vit|bit|[^a-z0-9]", "", name, flags=re.IGNORECASE)
     return letters.lower() if lower else letters

@@ -259,7 +259,7 @@ class VisionTransformer(ImageModel):
         )
 
     def folded(self) -> "VisionTransformer":
-        """Returns a new model for inference, with ResNet kernels standardised permanently and the same outputs."""
+        """A new model for inference, with ResNet kernels standardised permanently and the same outputs."""
         return self.with_config(stem_folded=self.config.stem_stages is not None)
 
 
@@ -307,9 +307,9 @@ class BiT(ImageModel):
     outputs_of = staticmethod(bit)
 
     def with_classes(self, classes: int | None, *, class_names: Sequence[str] | None = None) -> "BiT":
-        """Returns a new model with a new, zero-initialised head, as `VisionTransformer.with_classes`; None: no head."""
+        """A new model with a new, zero-initialised head, as `VisionTransformer.with_classes`; None: no head."""
         return self.with_config(classes=classes, class_names=class_names, fresh=("head",) if classes else ())
 
     def folded(self) -> "BiT":
-        """Returns a new model for inference with kernels standardised permanently; ValueError if it is quantized."""
+        """A new model for inference with kernels standardised permanently; ValueError if it is quantized."""
         return self.with_config(folded=True)

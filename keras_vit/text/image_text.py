@@ -115,17 +115,17 @@ class ImageText(WithTexts, SharedModel, keras.Model):
 
     @property
     def scale(self) -> float:
-        """Returns the factor of the cosine similarities."""
+        """The factor of the cosine similarities."""
         return math.exp(float(self.log_scale.numpy()))
 
     @property
     def bias(self) -> float:
-        """Returns the bias of the scaled similarities; 0 for families without one."""
+        """The bias of the scaled similarities; 0 for families without one."""
         return 0.0 if self.logit_bias is None else float(self.logit_bias.numpy())
 
     @property
     def activation(self) -> str:
-        """Returns how logits become probabilities: `"sigmoid"` of each with a bias (SigLIP), else `"softmax"`."""
+        """How logits become probabilities: `"sigmoid"` of each with a bias (SigLIP), else `"softmax"`."""
         return "softmax" if self.logit_bias is None else "sigmoid"
 
     def __repr__(self) -> str:
@@ -142,12 +142,12 @@ class ImageText(WithTexts, SharedModel, keras.Model):
     def compute_loss(
         self, x: Any = None, y: Any = None, y_pred: Any = None, sample_weight: Any = None, training: bool = True
     ) -> Any:
-        """Returns the loss of the compiled model; without `y` the labels are an identity matrix."""
+        """The loss of the compiled model; without `y` the labels are an identity matrix."""
         y = ops.eye(ops.shape(y_pred)[0]) if y is None else y
         return super().compute_loss(x, y, y_pred, sample_weight, training)
 
     def compute_metrics(self, x: Any, y: Any, y_pred: Any, sample_weight: Any = None) -> Any:
-        """Returns the metrics of the compiled model, for the same labels as `compute_loss`."""
+        """The metrics of the compiled model, for the same labels as `compute_loss`."""
         y = ops.eye(ops.shape(y_pred)[0]) if y is None else y
         return super().compute_metrics(x, y, y_pred, sample_weight)
 
@@ -176,11 +176,11 @@ class ImageText(WithTexts, SharedModel, keras.Model):
         return super().fit(self._pair(x), *args, **kwargs)
 
     def evaluate(self, x: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """Returns what Keras's `evaluate` returns, the loss and metrics, for pairs as `fit` takes them."""
+        """What Keras's `evaluate` returns, the loss and metrics, for pairs as `fit` takes them."""
         return super().evaluate(self._pair(x), *args, **kwargs)
 
     def predict(self, x: Any, batch_size: int | None = None, *, verbose: Any = "auto") -> np.ndarray:
-        """Returns `logits` of all images and texts in `x = (images, texts)`; ValueError if `x` is not a pair."""
+        """`logits` of all images and texts in `x = (images, texts)`; ValueError if `x` is not a pair."""
         if not (isinstance(x, tuple) and len(x) == 2):
             raise ValueError(f"x must be a pair (images, texts), but {type(x).__name__} was given.")
         return self.logits(*x, batch_size=32 if batch_size is None else batch_size)
@@ -227,12 +227,12 @@ class ImageText(WithTexts, SharedModel, keras.Model):
         return unit_vectors(self.image_encoder.predict(images, batch_size=batch_size, verbose=0).astype("float32"))
 
     def logits(self, images: Any, texts: str | Sequence[str], batch_size: int = 32) -> np.ndarray:
-        """Returns similarities times `scale` plus `bias`, float32 `(images, texts)`; errors as in `embed_images`."""
+        """Similarities times `scale` plus `bias`, float32 `(images, texts)`; errors as in `embed_images`."""
         similarities = self.embed_images(images, batch_size) @ self.embed_texts(texts, batch_size).T
         return np.float32(self.scale) * similarities + np.float32(self.bias)
 
     def probabilities(self, images: Any, texts: str | Sequence[str]) -> np.ndarray:
-        """Returns probabilities, float32 `(images, texts)`: the softmax over texts or the sigmoid of `logits`."""
+        """Probabilities, float32 `(images, texts)`: the softmax over texts or the sigmoid of `logits`."""
         logits = self.logits(images, texts)
         return _arguments.softmax(logits) if self.activation == "softmax" else np.exp(-np.logaddexp(0, -logits))
 

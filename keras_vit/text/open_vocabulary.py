@@ -80,7 +80,7 @@ class OpenVocabularyDetector(WithTexts):
         return self._with_classes(vectors.reshape(len(names), len(sentences), -1).mean(1), tuple(names), "zero_shot")
 
     def ids_of(self, texts: Sequence[str]) -> np.ndarray:
-        """Returns the token ids of texts, int32 `(texts, context)`; in lower case without punctuation if `lowers`."""
+        """The token ids of texts, int32 `(texts, context)`; in lower case without punctuation if `lowers`."""
         return self._ids(self._as_read(texts))
 
     def _as_read(self, texts: Sequence[str]) -> list[str]:
@@ -131,7 +131,7 @@ class OpenVocabularyDetector(WithTexts):
 
 
 def _lowered(text: str) -> str:
-    """Returns a text as Scenic's evaluation has it: small letters, digits, `-` and `#`, words one space apart."""
+    """A text as Scenic's evaluation has it: small letters, digits, `-` and `#`, words one space apart."""
     return re.sub(r"-+", "-", re.sub(r"\s+", " ", re.sub(r"[^a-z0-9-# ]", " ", text.lower()))).strip()
 
 

@@ -19,7 +19,7 @@ AVERAGINGS = ("openai", "big_vision", "lit")
 
 @functools.cache
 def _published() -> dict[str, list[str]]:
-    """Returns the texts of `weights/zero_shot.json` by their names, read once; OSError if the file cannot be."""
+    """The texts of `weights/zero_shot.json` by their names, read once; OSError if the file cannot be."""
     return json.loads((weights_folder() / "zero_shot.json").read_text(encoding="utf-8"))
 
 
@@ -92,7 +92,7 @@ def texts_of_classes(names: Sequence[str], templates: Sequence[str], averaging: 
 
 
 def average(embeddings: np.ndarray, classes: int, averaging: str) -> np.ndarray:
-    """Returns one row `(classes, D)`, float64, for each class of the embeddings of `texts_of_classes`."""
+    """One row `(classes, D)`, float64, for each class of the embeddings of `texts_of_classes`."""
     mean = unit_vectors(embeddings.astype("float64")).reshape(classes, -1, embeddings.shape[-1]).mean(1)
     return mean if averaging == "lit" else unit_vectors(mean)
 

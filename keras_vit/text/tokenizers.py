@@ -97,7 +97,7 @@ class Tokenizer:
 
 
 def canonicalized(text: str, keep: str = "") -> str:
-    """Returns a text in lower case without punctuation, words one space apart (big_vision's `_canonicalize`)."""
+    """A text in lower case without punctuation, words one space apart (big_vision's `_canonicalize`)."""
     removed = "".join(sign for sign in string.punctuation if sign not in keep)
     return _spaced(text.replace("_", " ").translate(str.maketrans("", "", removed)).lower())
 
@@ -107,12 +107,12 @@ def _spaced(text: str) -> str:
 
 
 def _repaired(text: str) -> str:
-    """Returns a text as OpenAI and open_clip repair it: broken encodings, and what HTML writes as `&amp;`."""
+    """A text as OpenAI and open_clip repair it: broken encodings, and what HTML writes as `&amp;`."""
     return html.unescape(html.unescape(_library("ftfy").fix_text(text))).strip()
 
 
 def _siglip_cleaned(text: str) -> str:
-    """Returns a text in lower case without punctuation, as transformers' SiglipTokenizer: no space where a `_` was."""
+    """A text in lower case without punctuation, as transformers' SiglipTokenizer: no space where a `_` was."""
     return _spaced(text.lower().translate(_NO_PUNCTUATION))
 
 
@@ -186,7 +186,7 @@ def _ids_of(tokenizer: Any) -> Callable[[str], list[int]]:
 
 
 def _cleaning(name: Any) -> Callable[[str], str]:
-    """Returns how open_clip cleans texts under a name of its config; ValueError for an unknown one."""
+    """How open_clip cleans texts under a name of its config; ValueError for an unknown one."""
     if name not in [*CLEANINGS]:  # JSON may hold a list, which no dict takes as a key
         raise ValueError(f"clean in open_clip_config.json must be one of {[*CLEANINGS]}, but is {name!r:.60}.")
     return CLEANINGS[name]

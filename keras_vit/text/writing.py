@@ -150,7 +150,7 @@ def _text_arrays(both: ImageText, names: Names) -> Iterator[tuple[str, np.ndarra
 
 
 def _temperature(both: ImageText) -> float:
-    """Returns what cosines are divided by: as the file stored it, unless it has changed."""
+    """What cosines are divided by: as the file stored it, unless it has changed."""
     stored, log_scale = both.temperature, both.log_scale.numpy()
     # A float32 has fewer logarithms than numbers.
     return stored if stored is not None and np.float32(-math.log(stored)) == log_scale else math.exp(-log_scale)

@@ -55,7 +55,7 @@ FAMILY = Family(
 
 
 def recognise(names: Collection[str], sidecars: Sidecars) -> bool:
-    """Returns whether an image tower of CLIP is among the arrays."""
+    """Whether an image tower of CLIP is among the arrays."""
     return any(f"{prefix}class_embedding" in names for prefix in pytorch.prefixes_of(names, _ANCHOR))
 
 
@@ -198,7 +198,7 @@ def _pe_rows(config: ViTConfig) -> list[Row]:
 
 
 def _unwrapped(name: str) -> str:
-    """Returns the name of an array without what wrappers of PyTorch put in, anywhere, as Meta's loader does."""
+    """The name of an array without what wrappers of PyTorch put in, anywhere, as Meta's loader does."""
     return name.replace("module.", "")
 
 

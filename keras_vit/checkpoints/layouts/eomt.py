@@ -214,7 +214,7 @@ def _backbone(
 
 
 def _activation(config: Mapping[str, Any]) -> str:
-    """Returns the activation that config.json says, by default the exact GELU; ValueError for an unknown one."""
+    """The activation that config.json says, by default the exact GELU; ValueError for an unknown one."""
     known = {**huggingface.ACTIVATIONS, "silu": "silu", "relu": "relu"}
     return known[jsons.value_in(config, "hidden_act", known, "gelu")]
 

@@ -82,7 +82,7 @@ def _flax_rows(config: ViTConfig, layout: str) -> list[Row]:
 
 
 def block_rows(name: str, path: str, config: ViTConfig | TextConfig) -> list[Row]:
-    """Returns the rows of a block; `name` and `path` are what stands before its parts in the file and the model."""
+    """The rows of a block; `name` and `path` are what stands before its parts in the file and the model."""
     first = norm_rows(f"{name}LayerNorm_0", f"{path}norm1", config.width)
     return first + attention_and_mlp_rows(name, "LayerNorm_1", path, "norm2", config)
 
@@ -103,18 +103,18 @@ def attention_and_mlp_rows(
 
 
 def attention_pooling_rows(config: ViTConfig | TextConfig) -> list[Row]:
-    """Returns the rows of attention pooling: the probe, attention, a normalisation and an MLP."""
+    """The rows of attention pooling: the probe, attention, a normalisation and an MLP."""
     probe = Row("MAPHead_0/probe", "pooling/probe", (1, 1, config.width))
     return [probe, *attention_and_mlp_rows("MAPHead_0/", "LayerNorm_0", "pooling/", "norm", config)]
 
 
 def dense_rows(name: str, path: str, into: int, *out: int) -> list[Row]:
-    """Returns the rows of a dense layer: a kernel `(into, *out)` and a bias `out`."""
+    """The rows of a dense layer: a kernel `(into, *out)` and a bias `out`."""
     return [Row(f"{name}/kernel", f"{path}/kernel", (into, *out)), Row(f"{name}/bias", f"{path}/bias", out)]
 
 
 def norm_rows(name: str, path: str, *shape: int) -> list[Row]:
-    """Returns the rows of a normalisation: scale and bias, both of this shape."""
+    """The rows of a normalisation: scale and bias, both of this shape."""
     return [Row(f"{name}/scale", f"{path}/gamma", shape), Row(f"{name}/bias", f"{path}/beta", shape)]
 
 
@@ -152,7 +152,7 @@ def _mixer_rows(config: ViTConfig, old: bool = False) -> list[Row]:
 
 
 def _in_block(name: str, modules: Mapping[str, str]) -> str:
-    """Returns the name of an array with the module within a block called as `modules` says; others as they are."""
+    """The name of an array with the module within a block called as `modules` says; others as they are."""
     return _IN_BLOCK.sub(lambda match: f"{match[1]}{modules.get(match[2], match[2])}{match[3]}", name)
 
 
@@ -168,7 +168,7 @@ def _mixer_prefixes(names: Collection[str]) -> set[str]:
 
 
 def _best_prefix(prefixes: set[str]) -> str:
-    """Returns the prefix that loaders know best, else the first of the alphabet; there is at least one."""
+    """The prefix that loaders know best, else the first of the alphabet; there is at least one."""
     return next((prefix for prefix in _PREFIXES if prefix in prefixes), min(prefixes))
 
 
@@ -306,7 +306,7 @@ def _flax_config(arrays: Arrays, grid: tuple[int, int], position: str, of_two: b
 
 
 def sizes_of_block(arrays: Mapping[str, StoredArray], block: str, mlp: str = "MlpBlock_0") -> dict[str, Any]:
-    """Returns the fields of a config that the arrays of a block tell."""
+    """The fields of a config that the arrays of a block tell."""
     heads = shape_of(arrays, f"{block}MultiHeadDotProductAttention_0/query/kernel", 3)[1]
     return {"heads": heads, "mlp_width": shape_of(arrays, f"{block}{mlp}/Dense_0/kernel", 2)[1]}
 
@@ -367,7 +367,7 @@ def _mixer_config(arrays: Arrays, sidecars: Sidecars) -> tuple[ViTConfig, bool]:
 
 
 def _needs_of_big_vision(config: ViTConfig) -> dict[str, tuple[Any, ...]]:
-    """Returns `Layout.needs`: no ResNet, and a class token only where it is what goes on."""
+    """`Layout.needs`: no ResNet, and a class token only where it is what goes on."""
     return {"stem_stages": (None,), **({"class_token": (False,)} if config.pooling == "map" else {})}
 
 
@@ -452,7 +452,7 @@ def _bit_rows(config: BiTConfig, layout: str) -> list[Row]:
 
 
 def _without_number(name: str) -> str:
-    """Returns a name without the number of a convolution, which some published files have; big_vision drops it too."""
+    """A name without the number of a convolution, which some published files have; big_vision drops it too."""
     return re.sub(rf"/{_CONV}_\d+/", f"/{_CONV}/", name)
 
 

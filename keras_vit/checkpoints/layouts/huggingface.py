@@ -187,12 +187,12 @@ def _hf_rows(config: ViTConfig, family: Family | None) -> list[Row]:
 
 
 def recognise(names: Collection[str], sidecars: Sidecars) -> bool:
-    """Returns whether one of the families' patch embeddings is among the arrays."""
+    """Whether one of the families' patch embeddings is among the arrays."""
     return _anchor(names) is not None
 
 
 def _anchor(names: Collection[str]) -> str | None:
-    """Returns the name of the patch embedding that a file has, without a prefix; None for none that is known."""
+    """The name of the patch embedding that a file has, without a prefix; None for none that is known."""
     anchors = dict.fromkeys(f"{family.patches}.weight" for family in FAMILIES.values())
     return next((anchor for anchor in anchors if pytorch.prefixes_of(names, anchor)), None)
 
@@ -373,7 +373,7 @@ def names_of_classes(metadata: Mapping[str, Any], classes: int) -> tuple[str, ..
 
 
 def base_of_periods(metadata: Mapping[str, Any]) -> float:
-    """Returns the base of the rotary periods that config.json of version 4 or 5 says, by default 100."""
+    """The base of the rotary periods that config.json of version 4 or 5 says, by default 100."""
     return jsons.number(jsons.mapping(metadata, "rope_parameters") or metadata, "rope_theta", 100.0)
 
 
@@ -446,12 +446,12 @@ def needs(config: ViTConfig) -> dict[str, tuple[Any, ...]]:
 
 
 def needs_of_backbone(config: Any) -> dict[str, tuple[Any, ...]]:
-    """Returns `Layout.needs` of a dense model by the class of its backbone."""
+    """`Layout.needs` of a dense model by the class of its backbone."""
     return {f"backbone.{field}": values for field, values in needs(config.backbone).items()}
 
 
 def sidecars_of(config: ViTConfig) -> dict[str, dict[str, Any]]:
-    """Returns the config.json and preprocessor_config.json for a model that transformers can compute."""
+    """The config.json and preprocessor_config.json for a model that transformers can compute."""
     processor = "Tipsv2ImageProcessor" if tips.is_tips(config) else "CLIPImageProcessor"
     prepared = jsons.transformers_preprocessor(config, pytorch.is_naflex(config), processor)
     return {"config.json": _metadata_of(config), "preprocessor_config.json": prepared}
@@ -497,7 +497,7 @@ def _metadata_of(config: ViTConfig) -> dict[str, Any]:
 
 
 def labels_of(config: Any) -> dict[str, Any]:
-    """Returns what config.json says of the classes of a model: `names_of_classes` back."""
+    """What config.json says of the classes of a model: `names_of_classes` back."""
     names = config.class_names or [f"LABEL_{i}" for i in range(config.classes)]
     labels = {"id2label": {str(i): name for i, name in enumerate(names)}}
     return labels | ({"label2id": {name: i for i, name in enumerate(names)}} if len({*names}) == len(names) else {})

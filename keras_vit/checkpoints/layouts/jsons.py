@@ -46,13 +46,13 @@ class Key:
 
 
 def name_codec(ours: Mapping[str, str], theirs: Mapping[str, str] | None = None) -> tuple[Callable, Callable]:
-    """Returns `Key.write` and `Key.read` for names: theirs by ours, and where they have more of them ours by theirs."""
+    """`Key.write` and `Key.read` for names: theirs by ours, and where they have more of them ours by theirs."""
     known = theirs or {name: value for value, name in ours.items()}
     return ours.__getitem__, lambda key, value: known[value_in({key: value}, key, known)]
 
 
 def fields_in(keys: Iterable[Key], found: Mapping[str, Any]) -> Fields:
-    """Returns the config fields in a library's JSON."""
+    """The config fields in a library's JSON."""
     return {key.field: key.read(key.key, found[key.key]) for key in keys if key.read and found.get(key.key) is not None}
 
 
@@ -62,7 +62,7 @@ def written(keys: Iterable[Key], config: Any) -> dict[str, Any]:
 
 
 def one_or_two(size: tuple[int, int]) -> int | list[int]:
-    """Returns a single number for two equal ones, else a list of both."""
+    """A single number for two equal ones, else a list of both."""
     return size[0] if size[0] == size[1] else list(size)
 
 
@@ -72,7 +72,7 @@ def as_is(key: str, value: Any) -> Any:
 
 
 def preparation(numbers: tuple[Any, Any], resize: str, crop_ratio: float, filter: str = "bicubic") -> Fields:
-    """Returns fields of a config: how images are prepared. `numbers` are means and standard deviations."""
+    """Fields of a config: how images are prepared. `numbers` are means and standard deviations."""
     mean, std = numbers
     return {"pixel_mean": mean, "pixel_std": std, "resize": resize, "crop_ratio": crop_ratio, "filter": filter}
 
@@ -124,7 +124,7 @@ def used_at(
 
 
 def means_in(mean: Any, std: Any) -> Fields:
-    """Returns the fields `pixel_mean` and `pixel_std` without what is None; the config checks the numbers."""
+    """The fields `pixel_mean` and `pixel_std` without what is None; the config checks the numbers."""
     return {name: value for name, value in (("pixel_mean", mean), ("pixel_std", std)) if value is not None}
 
 
@@ -165,12 +165,12 @@ def check_prepared(metadata: Mapping[str, Any], wanted: Fields, read: Collection
 
 
 def is_length(value: Any) -> bool:
-    """Returns whether a value of JSON is a number of pixels: an integer above 0, below 2**20."""
+    """Whether a value of JSON is a number of pixels: an integer above 0, below 2**20."""
     return type(value) is int and 0 < value < 2**20
 
 
 def is_number(value: Any) -> TypeGuard[int | float]:
-    """Returns whether a value of JSON is a number that a float holds: finite, no bool, no huge integer."""
+    """Whether a value of JSON is a number that a float holds: finite, no bool, no huge integer."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
@@ -314,7 +314,7 @@ PREPARED: Fields = dict.fromkeys(("do_resize", "do_rescale", "do_normalize"), Tr
 
 
 def written_preprocessor(processor: str, config: ViTConfig, resample: int, **more: Any) -> Fields:
-    """Returns a preprocessor_config.json of a class of transformers."""
+    """A preprocessor_config.json of a class of transformers."""
     means = {"image_mean": list(config.pixel_mean), "image_std": list(config.pixel_std)}
     return {"image_processor_type": processor, "resample": resample, **PREPARED, **means, **more}
 

@@ -31,12 +31,12 @@ recognise = having(_HEAD, ending=_SCENICS_HEAD)
 
 
 def is_scenic(names: Collection[str]) -> bool:
-    """Returns whether an OWL's file has Scenic's names."""
+    """Whether an OWL's file has Scenic's names."""
     return _HEAD not in names
 
 
 def prefix_of(config: DetectorConfig) -> str:
-    """Returns what stands before the names of the towers, which is also the `model_type`."""
+    """What stands before the names of the towers, which is also the `model_type`."""
     return "owlv2" if config.objectness else "owlvit"
 
 

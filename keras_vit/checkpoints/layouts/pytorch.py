@@ -73,7 +73,7 @@ class Found:
 
 
 def prefixes_of(names: Iterable[str], anchor: str) -> set[str]:
-    """Returns what stands before each array `anchor`, which image models of a kind have; not those of other towers."""
+    """What stands before each array `anchor`, which image models of a kind have; not those of other towers."""
     prefixes = {name.removesuffix(anchor) for name in names if name == anchor or name.endswith(f".{anchor}")}
     return {prefix for prefix in prefixes if not _OTHER_MODELS.search(prefix)}
 
@@ -229,20 +229,20 @@ class Family:
 
 
 def linear(name: str, path: str, out: int, into: int, bias: bool = True) -> list[Row]:
-    """Returns the rows of a linear layer: its matrix, and its bias where it has one."""
+    """The rows of a linear layer: its matrix, and its bias where it has one."""
     rows = [Row(f"{name}.weight", f"{path}/kernel", (out, into), LINEAR)]
     return [*rows, Row(f"{name}.bias", f"{path}/bias", (out,))] if bias else rows
 
 
 def packed(name: str, paths: Sequence[str], out: int, into: int, biased: Collection[int] = (0, 1, 2)) -> list[Row]:
-    """Returns the rows of linear layers whose matrices are one array in the file; `biased` are those with a bias."""
+    """The rows of linear layers whose matrices are one array in the file; `biased` are those with a bias."""
     n = len(paths)
     rows = [Row(f"{name}weight", f"{path}/kernel", (n * out, into), LINEAR, (i, n)) for i, path in enumerate(paths)]
     return rows + [Row(f"{name}bias", f"{paths[i]}/bias", (n * out,), part=(i, n)) for i in biased if i < n]
 
 
 def norm(name: str, path: str, size: int) -> list[Row]:
-    """Returns the rows of a layer normalisation."""
+    """The rows of a layer normalisation."""
     return [Row(f"{name}.weight", f"{path}/gamma", (size,)), Row(f"{name}.bias", f"{path}/beta", (size,))]
 
 
@@ -436,7 +436,7 @@ def _heads(sidecars: Sidecars, width: int, by_width: Mapping[int, int], is_named
 
 
 def assumption(field: str, text: str, is_named: Any) -> Notice:
-    """Returns a warning on an assumption; loading warns of it unless something tells which model it is."""
+    """A warning on an assumption; loading warns of it unless something tells which model it is."""
     return Notice(text, field, "note" if is_named else "assumed")
 
 
@@ -487,7 +487,7 @@ def _positions(
 
 
 def mlp_ratio(hidden: int, width: int) -> float:
-    """Returns a ratio from which timm computes `hidden` as `int(width * ratio)`."""
+    """A ratio from which timm computes `hidden` as `int(width * ratio)`."""
     exact = hidden / width
     return exact if int(width * exact) == hidden else (hidden + 0.5) / width
 

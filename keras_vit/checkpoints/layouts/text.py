@@ -161,7 +161,7 @@ def plan_of_text(file: Mapping[str, StoredArray], sidecars: Sidecars) -> tuple[P
 
 
 def text_layout(names: Names, linear_projection: bool) -> Layout:
-    """Returns how a kind of file stores a text tower; `linear_projection` is for open_clip's with a bias."""
+    """How a kind of file stores a text tower; `linear_projection` is for open_clip's with a bias."""
     return Layout(names.family.title, lambda config: _text_rows(config, names, linear_projection))
 
 

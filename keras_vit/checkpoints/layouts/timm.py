@@ -148,7 +148,7 @@ def _mixer_rows(config: ViTConfig) -> list[Row]:
 
 
 def recognise(names: Collection[str], sidecars: Sidecars) -> bool:
-    """Returns whether timm's patch embedding, its NaFlex's or its Mixer's, is among the arrays."""
+    """Whether timm's patch embedding, its NaFlex's or its Mixer's, is among the arrays."""
     return any(pytorch.prefixes_of(names, anchor) for anchor in _ANCHORS)
 
 
@@ -297,7 +297,7 @@ def _has_separate_biases(arrays: Collection[str]) -> bool:
 
 
 def is_pe_of_open_clip(names: Collection[str]) -> bool:
-    """Returns whether the image tower of a file of open_clip is a Perception Encoder in timm's names."""
+    """Whether the image tower of a file of open_clip is a Perception Encoder in timm's names."""
     return {"norm_pre.weight", "attn_pool.latent"} <= {name.rpartition(_TRUNK)[2] for name in names}
 
 

@@ -83,7 +83,7 @@ class TimmMetadata:
 
 
 def plain_architecture(name: Any) -> str:
-    """Returns an architecture's name without the address and the tag that repositories have."""
+    """An architecture's name without the address and the tag that repositories have."""
     return str(name).rpartition("/")[2].partition(".")[0]
 
 
@@ -190,7 +190,7 @@ def preparation_of(metadata: TimmMetadata, default: Fields, crop_key: str) -> tu
 
 
 def is_eva(config: ViTConfig) -> bool:
-    """Returns whether a model is of timm's class `Eva` and not of its `VisionTransformer`."""
+    """Whether a model is of timm's class `Eva` and not of its `VisionTransformer`."""
     is_gated_and_normed = config.attention_norm and config.mlp.startswith("swiglu")
     is_no_vit = config.attention_bias == "no_key" or config.mlp == "swiglu_norm" or is_gated_and_normed
     return config.rotary_embedding is not None or is_no_vit

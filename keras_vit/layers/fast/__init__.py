@@ -48,7 +48,7 @@ RUNNING = _Running()
 
 
 def device_of(x: Any) -> str | None:
-    """Returns the device in this table on which a tensor lies or its program will run; None for no such device."""
+    """The device in this table on which a tensor lies or its program will run; None for no such device."""
     return RUNNING.device or found_device(x)
 
 

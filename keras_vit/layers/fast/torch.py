@@ -56,7 +56,7 @@ def lacks_products_of(dtype: Any) -> bool:
 
 
 def _in_float32(function: Callable[..., Any], *tensors: Any) -> Any:
-    """Returns a function of tensors, or None among them, computed in float32 and rounded to the dtype of the first."""
+    """A function of tensors, or None among them, computed in float32 and rounded to the dtype of the first."""
     return function(*(None if tensor is None else tensor.float() for tensor in tensors)).to(tensors[0].dtype)
 
 
@@ -187,7 +187,7 @@ def gelu_tanh_in_place(x: Any) -> Any:
 # 4 KiB, each after a fault.
 @faster("tanh in place", TORCH_CUDA)
 def pytorch_gelu_in_place(x: Any, approximate: str = "tanh") -> Any:
-    """Returns `x`, with PyTorch's own GELU written over it."""
+    """`x`, with PyTorch's own GELU written over it."""
     import torch
 
     return torch.ops.aten.gelu_(x, approximate=approximate) if _may_be_overwritten(x) else NotImplemented
@@ -199,7 +199,7 @@ faster("exact in place", TORCH_CPU, TORCH_CUDA)(functools.partial(pytorch_gelu_i
 # Not measured alone; as for GELU.
 @faster("relu in place", TORCH_CPU, TORCH_CUDA)
 def relu_in_place(x: Any) -> Any:
-    """Returns `x`, with the ReLU written over it."""
+    """`x`, with the ReLU written over it."""
     return x.relu_() if _may_be_overwritten(x) else NotImplemented
 
 
