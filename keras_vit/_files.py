@@ -51,10 +51,15 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
         with contextlib.suppress(FileNotFoundError):
             shutil.copymode(path, temporary)  # who may read what is replaced
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException as error:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
-        raise
+        # Writing to an open file fails without a name, and opening the hidden file with its name.
+        if type(error).__module__ != "builtins" or getattr(error, "filename", "") not in (None, str(temporary)):
+            raise
+        if error.errno is None:  # of libraries
+            raise type(error)(f"{path} cannot be written: {error}") from error
+        raise type(error)(error.errno, error.strerror, str(path)) from error
 
 
 def write_npy(path: str | os.PathLike[str], values: np.ndarray) -> None:
@@ -87,8 +92,8 @@ def check_room(path: str | os.PathLike[str], size: int) -> None:
         elif shutil.disk_usage(path.parent).free < size:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
     except OSError as error:
-        reason = f"{error.strerror}, in {path.parent}, for a file of {size:,} bytes. Make room."
-        raise OSError(error.errno, reason) from error
+        reason = f"{error.strerror} for a file of {size:,} bytes. Make room"
+        raise OSError(error.errno, reason, str(path.parent)) from error
     finally:
         path.unlink(missing_ok=True)
 

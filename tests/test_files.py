@@ -68,10 +68,25 @@ def test_a_model_that_finds_no_room_leaves_what_was_there(tmp_path, name):
     model = keras_vit.load("glyphs")
     path = tmp_path / name
     path.write_text("old")
-    with longest_file(2**18), pytest.raises(OSError):
+    with longest_file(2**18), pytest.raises(OSError, match=str(tmp_path)):
         save_model(model, path, overwrite=True)
     assert path.read_text() == "old"
     assert names(tmp_path) == [name]
+
+
+@posix
+@pytest.mark.parametrize("error", [None, "a library says so", "another.png"])
+def test_an_error_names_the_file(tmp_path, error):
+    path = tmp_path / "table.csv"
+    wanted = f"File too large: '{path}'" if error is None else f"{path} cannot be written: {error}"
+    raised = FileNotFoundError(2, "missing", error) if error == "another.png" else error and OSError(error)
+    with longest_file(10), pytest.raises(OSError) as caught, replacing(path) as temporary:
+        if raised:
+            raise raised
+        temporary.write_bytes(bytes(100))
+    assert caught.value is raised if error == "another.png" else wanted in str(caught.value)
+    with pytest.raises(FileNotFoundError, match=f"'{tmp_path}/nowhere/table.csv'"):
+        write_text(tmp_path / "nowhere" / "table.csv", "x")
 
 
 def test_names_as_long_as_file_systems_take(tmp_path):

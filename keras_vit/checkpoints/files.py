@@ -256,7 +256,7 @@ def write_safetensors(
         try:
             save_file(tensors, temporary, metadata=metadata)
         except SafetensorError as error:  # which is not an OSError, though the disk is full
-            raise OSError(f"{path} cannot be written: {error}") from error
+            raise OSError(str(error)) from error
         with temporary.open("rb") as file:
             header = int.from_bytes(file.read(8), "little")
         if header > LONGEST:  # which nothing here would read
