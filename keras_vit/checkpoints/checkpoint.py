@@ -40,7 +40,7 @@ CHOSEN = (
 PICTURES = ("filter", "crop_rounding", "pictures", "picture_size")
 _OF_BACKBONE = tuple(f"backbone.{name}" for name in ("interpolation", *PREPROCESSING[2:], "trim"))
 _NOTED = (
-    *("class_names", "classifier_activation", "interpolation", "layer_scale", "pool_padding", "pooling"),
+    *("class_names", "classifier_activation", "image_size", "interpolation", "layer_scale", "pool_padding", "pooling"),
     *("classes", "projection", "projection_bias", *PREPROCESSING, "trim"),
     *("pictures", "picture_size", "task", "min_depth", *_OF_BACKBONE),
 )
@@ -247,7 +247,7 @@ def note_of(config: ModelConfig, layout: Layout) -> dict[str, Any]:
     if isinstance(config, ViTConfig) and back.crop_ratio != config.crop_ratio:  # without effect at this size
         instead["crop_ratio"] = back.crop_ratio
     said = _flat(config)
-    if has_json and instead:
+    if has_json and instead or "image_size" in instead:  # which a person may say, too
         note["instead_of"] = json.loads(json.dumps(instead))  # tuples as lists, as in the file
     return note | {name: said[name] for name in instead}
 
@@ -261,6 +261,8 @@ def _fields_of_note(config: Any, layout: Layout, has_json: bool) -> set[str]:
         noted.add("pooling")
     if not isinstance(config, ViTConfig):
         return noted
+    if config.stem_stages is not None and not has_json:
+        noted.add("image_size")  # arrays tell the grid, which a ResNet makes of several sizes
     paths = {row.path for row in layout.rows(config)}
     of_projection = "projection/bias" if config.projection_bias else "projection/kernel"
     if bool(config.classes) != bool(config.projection) and paths & {"head/kernel", of_projection}:

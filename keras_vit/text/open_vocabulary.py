@@ -207,7 +207,9 @@ def open_detector(
     else:
         words, note = tokenizers.find_tokenizer(path, tokenizer, texts.stored, sidecars, "hf_clip", tokenizers.WORDS)
     notes = [warning.text for warning in (*images.warnings, *texts.warnings)] + ([note] if note else [])
-    extras = {n: a.read_stored() for n, a in file.items() if n.removeprefix(f"{images.dialect}.") in owl.EXTRAS}
+    start = f"{owl.prefix_of(config)}."
+    named = {f"{start}logit_scale" if n.endswith(owl.SCENICS_SCALE) else n: a for n, a in file.items()}
+    extras = {n: a.read_stored() for n, a in named.items() if n.removeprefix(start) in owl.EXTRAS}
     return OpenVocabularyDetector(detector, text_encoder, words, extras=extras, lowers=official, notes=notes)
 
 
@@ -218,6 +220,7 @@ def save_detector(both: OpenVocabularyDetector, path: str | os.PathLike[str], la
     check_needs(config, owl.LAYOUT)
     if layout == "scenic":
         arrays = [*extract(both.detector, owl.SCENIC), *extract(both.text_encoder, owl.SCENIC_TEXT)]
+        arrays += [(owl.SCENICS_SCALE, a) for name, a in both.extras.items() if name == f"{kind}.logit_scale"]
         write_msgpack(Path(path), {f"params/{name}": values for name, values in arrays}, overwrite)
         return
     arrays = dict(extract(both.detector, owl.LAYOUT))

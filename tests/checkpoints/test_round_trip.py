@@ -9,6 +9,7 @@ from keras_vit.checkpoints import save_model
 from keras_vit.text import save_image_text
 from tests.checkpoints.npz_files import as_bfloat16, assert_same_bits, read, save
 from tests.compute import forward
+from tests.small_models import small_hybrid
 from tests.tolerances import ENCODED
 
 pytestmark = pytest.mark.once
@@ -193,3 +194,14 @@ def test_weights_of_float64_that_float32_does_not_hold(golden, tmp_path, towers)
     with pytest.raises(ValueError, match="beyond the range of float32"):
         write(model, tmp_path / f"beyond{end}")
     assert not (tmp_path / f"beyond{end}").exists()
+
+
+@pytest.mark.parametrize("size", [(45, 75), (47, 47)])
+def test_a_hybrid_of_pixels_that_its_grid_does_not_tell(tmp_path, size):
+    """No file of vit_jax tells a size; the note does, unless a person does."""
+    model, path = small_hybrid(image_size=size, patch_size=1), tmp_path / "a.npz"
+    keras_vit.to_checkpoint(model, path)
+    assert keras_vit.load(path, classes=2).config.image_size == size
+    assert keras_vit.load(path, classes=2, image_size=60).config.image_size == (60, 60)
+    turned = keras_vit.inspect_checkpoint(path, model.config.grid_size[::-1]).config.image_size
+    assert turned == (size if size[0] == size[1] else (76, 48))

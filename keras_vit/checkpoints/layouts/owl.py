@@ -151,7 +151,8 @@ def library_preprocessor(config: DetectorConfig) -> dict[str, Any]:
 
 # Scenic, whose arrays have the axes of our weights
 
-_SCENICS_UNUSED = r"class_head/(padding|padding_bias)$"
+SCENICS_SCALE = "backbone/clip/logit_scale"  # its CLIP module declares it in any case; `logit_scale` of `EXTRAS`
+_SCENICS_UNUSED = rf"class_head/(padding|padding_bias)$|{SCENICS_SCALE}$"
 _TOWERS = {"visual": "backbone/clip/visual", "text": "backbone/clip/text"}
 # Our modules and weights, and what Scenic calls them: in a tower, in a block of it, and outside of the towers.
 _IN_TOWER = {
