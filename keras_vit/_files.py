@@ -55,7 +55,9 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)
         # Writing to an open file fails without a name, and opening the hidden file with its name.
-        if type(error).__module__ != "builtins" or getattr(error, "filename", "") not in (None, str(temporary)):
+        if not isinstance(error, OSError) or error.filename not in (None, str(temporary)):
+            raise
+        if type(error).__module__ != "builtins":  # of downloads and the like, with words of their own
             raise
         if error.errno is None:  # of libraries
             raise type(error)(f"{path} cannot be written: {error}") from error
