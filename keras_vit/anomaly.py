@@ -192,7 +192,7 @@ def _good_scores(parts: list[_Good], neighbours: int, metric: str) -> np.ndarray
 
 @checked
 def conformal_threshold(scores: ArrayLike, false_alarms: Annotated[float, INSIDE]) -> tuple[float, float]:
-    """Returns a threshold of the scores of good pictures, and the share of false alarms that it stands for.
+    """Returns a threshold of the `scores` of good pictures, and the share `false_alarms` that it stands for.
 
     It is the k-th smallest of n scores, `k = ceil((n + 1) (1 - false_alarms))`, counted exactly. A score above it is an
     alarm. A new good picture gives one with at most this probability if the scores are of pictures that are not in the
@@ -246,7 +246,7 @@ def greedy_coreset(vectors: ArrayLike, count: Positive, start: Count = 0) -> np.
 
 
 def foreground_mask(features: ArrayLike) -> np.ndarray:
-    """Returns which patches show the object, booleans `(rows, columns)`, from features `(rows, columns, D)`.
+    """Returns which patches show the object, booleans `(rows, columns)`, from `features` `(rows, columns, D)`.
 
     Those are in the mask whose projection on the first principal component is above 10, which suits DINOv2, or below
     -10 if at most 35 % of the centre are above. It is then dilated and closed by 3 x 3 patches of the grid, as anomalib
@@ -424,10 +424,10 @@ def _figures(values: np.ndarray, positive: np.ndarray) -> tuple[float, float, fl
 
 @checked
 def evaluate(model: AnomalyDetector, folder: str | os.PathLike[str], *, fpr_limit: Part = 0.3) -> AnomalyMetrics:
-    """Returns the `metrics` of a detector on a folder in the layout of MVTec AD; errors as in `metrics` and `detect`.
+    """Returns the `metrics` of a detector, `model`, on a `folder` in the layout of MVTec AD; errors as in `metrics`.
 
-    It has `test/good/*`, `test/DEFECT/NAME.*`, and `ground_truth/DEFECT/NAME_mask.png` (or `NAME.png`) for each defect.
-    A picture is anomalous if its mask is not 0 everywhere. Without `ground_truth`, only pictures are evaluated.
+    The folder has `test/good/*`, `test/DEFECT/NAME.*` and, for each of these, `ground_truth/DEFECT/NAME_mask.png` (or
+    `NAME.png`). A picture is anomalous if its mask is not 0 everywhere. Without `ground_truth`, there are no pixels.
 
     Examples:
         >>> keras_vit.anomaly.evaluate(inspector, "bottle").aupro  # doctest: +SKIP

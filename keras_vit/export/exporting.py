@@ -23,10 +23,10 @@ from keras_vit._options import Above0, OneOf, Options, Whole, check, option
 from keras_vit._terminal import PlainData, as_text, megabytes, pairs_table
 from keras_vit.export import served_model as served
 from keras_vit.export.float16 import LARGEST, TOLERANCE, distance
-from keras_vit.export.format import Answers, Format
+from keras_vit.export.format import Answers, Format, as_files
 from keras_vit.export.formats import FORMATS, format_of
 from keras_vit.export.processes import Job, run_in_fresh_process, write_anywhere
-from keras_vit.models import ViTConfig
+from keras_vit.models import AnomalyDetector, ViTConfig
 from keras_vit.zoo import load
 
 # Largest difference to the model in relation to the size of its outputs, or to 1 where they are smaller. That of
@@ -247,8 +247,8 @@ def export(
 
     Args:
         model: A `VisionTransformer`, `BiT` or dense model (`EoMT`, `LinearSegmenter`, `DPT`, `LinearDepth`,
-            `Detector`), of any backend and precision; a result of `feature_extractor`; a functional or sequential model
-            with one inside; or a name, an address or a path as in `load`.
+            `Detector`, `AnomalyDetector`), of any backend and precision; a result of `feature_extractor`; a functional
+            or sequential model with one inside; or a name, an address or a path as in `load`.
         path: The file to write; for `"saved_model"`, the folder. OpenVINO's second file lies beside it.
         format: A key of `FORMATS`: `"saved_model"`, `"litert"`, `"onnx"`, `"openvino"`, `"torch"` or `"stablehlo"`;
             None for the one that the path's suffix belongs to. A folder has no suffix, so that it has to be named.
@@ -287,7 +287,8 @@ def export(
     served.check_model(model)
     batch_size = _check_options(row, model, asked, calibration is not None)
     names = served.names_of_classes(model, asked.class_names)
-    _check_destination(path, row, asked.overwrite)
+    sidecar = path.with_name(f"{path.name}.json") if isinstance(model, AnomalyDetector) else None
+    _check_destination([*row.files(path), *([sidecar] if sidecar else [])], asked.overwrite)
     require_packages(f"The format {row.name!r}", row.needs, row.extra)
     reference, precision = served.plain_model(model), asked.precision
     rounded = bool(asked.target) or precision == "float16"
@@ -312,7 +313,11 @@ def export(
             answers = [_named(batch, signature) for batch in answers]
             found = _in_float16(answers.pop(), expected[0], measured, row, asked, classes) if rounded else {}
             found |= _agreement(answers, expected, row, asked, classes)
-            _place(written, path, row, Path(temporary))
+            new = [*zip(row.files(written), row.files(path), strict=True)]
+            if sidecar is not None:
+                new.append((Path(temporary, "about.json"), sidecar))
+                new[-1][0].write_text(as_files(job.metadata)["keras_vit.json"], encoding="utf-8")
+            _place(new, Path(temporary))
     except (OSError, RuntimeError) as error:
         raise _nothing_written(error, path) from error
     return ExportReport(
@@ -366,6 +371,7 @@ def _in_float16(
         return {"float16": f"not checked: {found['why']}"}
     count = len(next(iter(answers.values())))
     expected = {name: values.take(range(count), axis=0, mode="wrap") for name, values in expected.items()}
+    _check_decisions([answers], [expected], row)
     error, loud, limit = distance(answers, expected), found["loud"], max(TOLERANCE, asked.tolerance or 0)
     top1 = [float(np.mean(answers[name].argmax(-1) == expected[name].argmax(-1))) for name in expected]
     peak = f"{found['peak']:.5g} of at most {LARGEST:.0f} ({found['place']})"
@@ -390,9 +396,23 @@ def _agreement(
 ) -> dict[str, Any]:
     """The fields of the report about differences, of the output that is nearest to the largest one that is allowed."""
     # `answers` and `expected` have the outputs by name for each batch.
+    _check_decisions(answers, expected, row)
     how = bool(classes), row.name, asked.precision, asked.tolerance
     found = [differences([a[name] for a in answers], [e[name] for e in expected], *how) for name in expected[0]]
     return max(found, key=lambda one: one["max_abs_error"] / one["tolerance"])
+
+
+def _check_decisions(answers: list[Answers], expected: list[Answers], row: Format) -> None:
+    """Raises RuntimeError, which names the first image, where a file decides otherwise than an anomaly detector."""
+    for one, other in zip(answers, expected, strict=True):
+        wrong = np.flatnonzero(one["is_anomalous"] != other["is_anomalous"]) if "is_anomalous" in one else ()
+        if len(wrong):
+            scores = f"its score is {one['score'][wrong[0]]:.6g}, that of the model {other['score'][wrong[0]]:.6g}"
+            raise RuntimeError(
+                f"The {row.name} file decides otherwise than the model on {len(wrong)} of {len(one['score'])} images. "
+                f"The first is image {wrong[0]}: {scores}. Take a higher precision, or another threshold: "
+                "model.with_config(threshold=...)."
+            )
 
 
 def _accuracy(scores: np.ndarray, labels: np.ndarray | None) -> float | None:
@@ -446,9 +466,10 @@ def _check_options(row: Format, model: keras.Model, asked: ExportOptions, calibr
     return None if asked.batch_size == "any" else int(asked.batch_size)
 
 
-def _check_destination(path: Path, row: Format, overwrite: bool) -> None:
-    """Raises an OSError, before any work is done, where the file could not be left."""
-    for target in row.files(path):
+def _check_destination(files: list[Path], overwrite: bool) -> None:
+    """Raises an OSError, before any work is done, where the files could not be left."""
+    path = files[0]
+    for target in files:
         if not target.exists() and not target.is_symlink():
             continue
         if not overwrite:
@@ -480,11 +501,11 @@ def _existing(path: Path) -> Path:
     return next(parent for parent in path.absolute().parents if parent.exists())
 
 
-def _place(written: Path, path: Path, row: Format, folder: Path) -> None:
-    """Moves the files of an export to their places; the folder of `path` is made if it is missing."""
+def _place(pairs: list[tuple[Path, Path]], folder: Path) -> None:
+    """Moves the files of an export to their places, whose folder is made if it is missing."""
+    (written, path), *others = pairs
     make_folder(path.parent)
-    pairs = list(zip(row.files(written), row.files(path), strict=True))
-    in_one_step = len(pairs) == 1 and written.is_file() and not path.is_dir()
+    in_one_step = not others and written.is_file() and not path.is_dir()
     there = [] if in_one_step else [target for _, target in pairs if target.exists() or target.is_symlink()]
     old = [(target, folder / f"old{target.suffix}") for target in there]
     with contextlib.ExitStack() as undo:

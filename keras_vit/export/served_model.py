@@ -20,6 +20,7 @@ from keras_vit._keras import has_graph, layers_inside
 from keras_vit.data import IMAGE_SUFFIXES, has_test_split, image_files, match_labels, open_data
 from keras_vit.data.examples import has_no_end, is_pipeline, one_pass, split_folders
 from keras_vit.models import (
+    AnomalyDetector,
     BiT,
     BiTConfig,
     DenseModel,
@@ -65,6 +66,7 @@ class Signature:
     offset: tuple[float, ...] = (0.0,)  # what is added then
     steps: tuple[int, int] = (1, 1)  # what height and width have to be multiples of
     float16: bool = False  # whether it is computed in float16, by a GPU
+    threshold: float | None = None  # of an anomaly detector: the file decides as well
 
     @property
     def batch(self) -> int | None:
@@ -120,6 +122,7 @@ class Signature:
             offset=offset,
             steps=config.image_size_of((1, 1)) if isinstance(config, ViTConfig) else (1, 1),
             float16=float16,
+            threshold=model.threshold if isinstance(model, AnomalyDetector) else None,
         )
 
 
@@ -138,8 +141,8 @@ def _require_logits(model: keras.Model, outputs: tuple[str, ...]) -> None:
 
 def input_config(model: keras.Model) -> Config | None:
     """Returns the config of the backbone that takes a model's input, which says how images become that input."""
-    if isinstance(model, DenseModel):
-        return model.config.backbone
+    if isinstance(model, DenseModel):  # a detector of anomalies resizes otherwise than its backbone
+        return model.config if isinstance(model, AnomalyDetector) else model.config.backbone
     config = getattr(model, "config", None)  # feature extractors have that of the model that they are made of
     if isinstance(config, (ViTConfig, BiTConfig)):
         return config
@@ -154,6 +157,8 @@ def output_names(model: keras.Model) -> tuple[str, ...]:
         return (OUTPUTS.get(config.classifier_activation, "scores") if config.classes else "features",)
     if isinstance(model, DenseModel) and model.config.model in DENSE_OUTPUTS:
         return (DENSE_OUTPUTS[model.config.model],)
+    if isinstance(model, AnomalyDetector) and model.threshold is not None:
+        return ("is_anomalous", "map", "score")
     outputs = model.outputs[0] if isinstance(model, keras.Sequential) else model.output
     if isinstance(outputs, dict):
         return tuple(sorted(outputs))
@@ -218,7 +223,13 @@ def describe(
         "precision": precision,
         "classes": classes_of(model),
         "class_names": class_names,
+        "threshold": signature.threshold,
     }
+    if isinstance(model, AnomalyDetector):
+        given = model.config
+        pipeline = {"resize": given.picture_size, "filter": "Pillow's bicubic", "crop": "the upper left image_size"}
+        pipeline |= {"mean": given.pipeline.mean, "std": given.pipeline.std}  # of pixels of 0..1
+        entries |= {"false_alarms": given.false_alarms, "preprocessing": pipeline}
     return {key: value for key, value in entries.items() if value is not None}
 
 
@@ -235,6 +246,8 @@ def check_model(model: Any) -> None:
     shapes = [tuple(images.shape) for images in model.inputs]
     if len(shapes) != 1 or len(shapes[0]) != 4:
         raise ValueError(f"model must have one input, images (batch, height, width, channels), but it has {shapes}.")
+    if isinstance(model, AnomalyDetector) and model.config.masking:
+        raise ValueError(f"{model.name} has masking=True, which no file can compute. Fit it with masking=False.")
     if any(layer.quantization_mode is not None for layer in inside):
         raise ValueError("model is quantized. Export it before model.quantize(), with precision='dynamic_int8'.")
     bad = [
@@ -300,6 +313,9 @@ def serve(model: keras.Model, signature: Signature, images: Tensor) -> dict[str,
         scale, offset = (np.array(values, "float32") for values in (signature.scale, signature.offset))
         images = keras.ops.add(keras.ops.multiply(images, scale), offset)
     answers = keras.tree.flatten(model(images, training=False))
+    if signature.threshold is not None:  # of `map` and `score`
+        is_above = keras.ops.less(np.float32(signature.threshold), answers[1])
+        answers = [keras.ops.cast(is_above, "float32"), *answers]
     if signature.softmax:
         answers = [keras.ops.softmax(answer) for answer in answers]
     return dict(zip(signature.outputs, answers, strict=True))
@@ -309,6 +325,8 @@ def answers_of(model: keras.Model, signature: Signature, images: np.ndarray) -> 
     """Returns the outputs of a model for images, float32, by their names in the file, after its softmax if any."""
     answers = keras.tree.flatten(model.predict(images, batch_size=32, verbose=0))
     answers = [np.asarray(answer, "float32") for answer in answers]
+    if signature.threshold is not None:
+        answers = [(answers[1] > signature.threshold).astype("float32"), *answers]
     if signature.softmax:
         answers = [softmax(answer) for answer in answers]
     return dict(zip(signature.outputs, answers, strict=True))

@@ -2,7 +2,6 @@
 
 from typing import Annotated
 
-import keras
 import numpy as np
 from keras import ops
 
@@ -11,7 +10,7 @@ from keras_vit._options import From0, OneOf, Pair, Positive
 from keras_vit.interpolation import interpolation_matrix
 from keras_vit.layers.base import BaseLayer, initializer, registered
 from keras_vit.layers.choices import DISTANCES
-from keras_vit.layers.ops import float32_or_better, reshape, widened
+from keras_vit.layers.ops import reshape, widened
 
 CHUNK = 8192  # vectors of a bank that are compared at a time: the products with all of them may not fit in memory
 
@@ -105,22 +104,37 @@ class PatchDistances(BaseLayer):
 
 
 @registered
-class AnomalyHead(BaseLayer):
-    """From distances `(batch, rows, columns)` to a dict: `"score"` `(batch,)` and `"map"` `(batch, *image_size)`."""
+class AnomalyMap(BaseLayer):
+    """Resizes distances `(batch, rows, columns)` to `(batch, *image_size)`, and smooths them."""
 
     image_size: Pair
     sigma: From0 = 4.0
 
-    def call(self, x: Tensor) -> dict[str, Tensor]:
-        x, (rows, columns) = widened(x), x.shape[1:]
+    def call(self, x: Tensor) -> Tensor:
         # Two products with a constant on the right, which GPUs of phones take; on the left they do not.
-        y = x
-        for size, patches in zip(self.image_size[::-1], (columns, rows), strict=True):
+        for size, patches in zip(self.image_size[::-1], x.shape[:0:-1], strict=True):
             matrix = ops.convert_to_tensor(map_matrix(size, patches, self.sigma).T, x.dtype)
-            y = ops.transpose(ops.matmul(y, matrix), (0, 2, 1))
-        count = score_patches(rows * columns)
-        return {"score": ops.mean(largest(reshape(x, (-1, rows * columns)), count), -1), "map": y}
+            x = ops.transpose(ops.matmul(x, matrix), (0, 2, 1))
+        return x
 
-    def compute_output_spec(self, x: Tensor) -> dict[str, keras.KerasTensor]:
-        dtype, shapes = float32_or_better(self.compute_dtype), {"score": (), "map": self.image_size}
-        return {name: keras.KerasTensor((x.shape[0], *shape), dtype) for name, shape in shapes.items()}
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
+        return (input_shape[0], *self.image_size)
+
+
+@registered
+class AnomalyScore(BaseLayer):
+    """The mean of the largest 1 % of the distances `(batch, rows, columns)`, of one at least: `(batch,)`."""
+
+    def call(self, x: Tensor) -> Tensor:
+        x = reshape(x, (-1, x.shape[1] * x.shape[2]))
+        count = score_patches(x.shape[1])
+        total, rest = 0.0, count
+        for _ in range(count):  # without sorting, which GPUs of phones lack; the same values count together
+            top = ops.max(x, -1, keepdims=True)
+            is_top = ops.equal(x, top)
+            taken = ops.minimum(ops.sum(ops.cast(is_top, x.dtype), -1, keepdims=True), rest)
+            total, rest, x = total + top * taken, rest - taken, ops.where(is_top, -1e4, x)
+        return ops.squeeze(total, -1) / count
+
+    def compute_output_shape(self, input_shape: Shape) -> Shape:
+        return input_shape[:1]

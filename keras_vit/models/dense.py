@@ -10,7 +10,7 @@ from keras import ops
 
 from keras_vit import layers
 from keras_vit._keras import call_layers
-from keras_vit.layers.anomaly import AnomalyHead, PatchDistances
+from keras_vit.layers.anomaly import AnomalyMap, AnomalyScore, PatchDistances
 from keras_vit.layers.base import BaseLayer, Dense, initializer
 from keras_vit.layers.choices import REASSEMBLE_FACTORS
 from keras_vit.layers.dense_prediction import Convolution, DetectionHead, WithClassToken
@@ -251,11 +251,12 @@ def anomaly_detector(config: AnomalyConfig, backbone: VisionTransformer, policy:
     """Builds the comparison of a backbone's patches with a bank; returns symbolic `score` and `map`."""
     features, _ = token_map(backbone, config.backbone.depth - 1, policy)
     exact = float32_or_better(policy, "distances")  # 1 - cosine is smaller than float16 and bfloat16 can tell from 0
-    unit = keras.layers.UnitNormalization(dtype=exact, name="unit_features")
+    unit = keras.layers.UnitNormalization(dtype=exact, name="unit_patches")
     x = unit(features) if config.metric == "cosine" else features
     masked = (features,) if config.masking else ()
     x = PatchDistances(config.bank_size, config.neighbours, config.metric, dtype=exact, name="distances")(x, *masked)
-    return AnomalyHead(config.image_size, config.sigma, dtype=exact, name="anomaly")(x)
+    score = AnomalyScore(dtype=exact, name="anomaly_score")(x)
+    return {"score": score, "map": AnomalyMap(config.image_size, config.sigma, dtype=exact, name="anomaly_map")(x)}
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")
@@ -263,9 +264,8 @@ class AnomalyDetector(DenseModel):
     """Anomaly detection by the distances of patches to those of good pictures, which `keras_vit.anomaly.fit` makes.
 
     It takes images and returns a dict, float32 or better: `"score"` `(batch,)`, and `"map"` `(batch, height, width)`.
-    For a picture and a decision, use `keras_vit.anomaly.detect`.
-
-    Source: AnomalyDINO (arXiv 2405.14529).
+    For a picture and a decision, use `keras_vit.anomaly.detect`. Made from an `AnomalyConfig`; other arguments and
+    errors are as in `VisionTransformer`. Source: AnomalyDINO (arXiv 2405.14529).
 
     Examples:
         >>> tuple(inspector(images)["map"].shape)

@@ -202,9 +202,10 @@ class DetectorConfig(NamedClasses):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class AnomalyConfig(DenseConfig):
-    """The configuration of an `AnomalyDetector`; options without a word here are as in `keras_vit.anomaly.fit`.
+    """The configuration of an `AnomalyDetector`; other fields are as in `keras_vit.anomaly.fit`.
 
     Attributes:
+        backbone: The Vision Transformer whose patches are compared.
         bank_size: M, the number of patches of good pictures.
         picture_size: Height and width that pictures are resized to, before what fills no patch is cut off.
         good_scores: The score of each good picture against all other ones; none if there is one picture.

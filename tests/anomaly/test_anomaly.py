@@ -1,5 +1,6 @@
 """Anomaly detection beside AnomalyDINO, anomalib's coreset and MVTec's evaluation, and its guarantee by simulation."""
 
+import json
 from contextlib import nullcontext
 
 import keras
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit import anomaly
+from keras_vit import anomaly, export
 from tests.conftest import GOLDEN
 
 pytestmark = [pytest.mark.once, pytest.mark.filterwarnings("ignore:.*does not contain all settings")]
@@ -94,3 +95,52 @@ def test_metrics_beside_scikit_learn():
         f1 = np.nanmax(2 * precision * recall / np.maximum(precision + recall, 1e-12))
         wanted = sklearn.roc_auc_score(labels, scores), sklearn.average_precision_score(labels, scores), f1
         np.testing.assert_allclose((found.auroc, found.average_precision, found.f1_max), wanted, rtol=1e-12)
+
+
+RNG = np.random.default_rng(2)
+PICTURES = RNG.integers(60, 200, (1, 32, 32, 3)) + RNG.integers(-25, 25, (220, 32, 32, 3))
+
+
+def pictures(count, first=0):
+    return PICTURES[first : first + count].astype("uint8")
+
+
+@pytest.fixture(scope="module")
+def backbone():
+    keras.utils.set_random_seed(0)
+    sizes = {"image_size": 32, "patch_size": 4, "width": 32, "depth": 2, "heads": 2, "mlp_width": 64, "classes": 3}
+    return keras_vit.VisionTransformer(keras_vit.ViTConfig(**sizes))
+
+
+@pytest.fixture(scope="module")
+def model(backbone):
+    return anomaly.fit(backbone, pictures(20), image_size=32, false_alarms=0.1, verbose=False)
+
+
+FORMATS = [("litert", {"target": "gpu"}), ("onnx", {"precision": "float16"})]
+FORMATS += [("onnx", {}), ("litert", {"precision": "float16", "target": "gpu"}), ("openvino", {}), ("saved_model", {})]
+FORMATS += [("openvino", {"precision": "float16"}), ("torch", {"batch_size": "any"}), ("stablehlo", {})]
+
+
+@pytest.mark.parametrize(
+    ("name", "options"), [*FORMATS[:2], *(pytest.param(*row, marks=pytest.mark.nightly) for row in FORMATS[2:])]
+)
+def test_a_file_decides_as_the_model(name, options, model, tmp_path):
+    images = model.preprocess(pictures(200, 20))
+    scores = np.sort(model.predict(images, verbose=0)["score"])
+    # Between the median and the next score that is far enough for float16: a hundred alarms, some of them close.
+    i = 90 + int(np.diff(scores[90:110]).argmax())
+    model = model.with_config(threshold=float(scores[i : i + 2].mean()), false_alarms=0.5)
+    path = tmp_path / f"model{export.FORMATS[name].suffix}"
+    report = export.export(model, path, name, images=images, measure=False, **options)
+    assert (report.output, report.images) == ("is_anomalous, map, score", 200)
+    about = json.loads((tmp_path / f"{path.name}.json").read_text())
+    assert (about["threshold"], about["false_alarms"]) == (model.threshold, 0.5)
+    assert about["preprocessing"]["resize"] == about["image_size"] == [32, 32]
+    if name == "litert":
+        assert not report.not_on_gpu
+    if name == "onnx":  # the score near which float16 cannot decide
+        close_by = model.with_config(threshold=float(np.nextafter(np.float32(scores[100]), np.float32(0))))
+        with pytest.raises(RuntimeError, match="decides otherwise than the model on .*The first is image"):
+            export.export(close_by, tmp_path / "other.onnx", precision="float16", images=images, measure=False)
+        assert not [*tmp_path.glob("other*")]

@@ -3,6 +3,7 @@
 import contextlib
 import functools
 import logging
+import re
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +17,8 @@ from keras_vit.export.formats.frameworks import tensorflow_module
 
 OPSET = 18  # the newest that tf2onnx writes
 PRODUCTS = ["MatMul", "Gemm"]
+# Layers that stay in float32, because 1 - cosine may be smaller than float16 can tell from 0.
+EXACT = "/(unit_patches|distances|anomaly_map|anomaly_score)"
 
 
 def _nodes(graph: Any) -> Any:
@@ -89,8 +92,10 @@ def _to_float16(source: Path, target: Path) -> None:
             f"In float16, in which GPUs compute, numbers end at {float16.LARGEST:.0f}, but the weights reach "
             f"{peak:.3g}. Take precision='float32'."
         )
+    exact = [node.name for node in model.graph.node if re.search(EXACT, node.name)]
     with _quiet(target.parent):
-        model = convert_float_to_float16(model, max_finite_val=float16.LARGEST, keep_io_types=True)
+        options = {"max_finite_val": float16.LARGEST, "keep_io_types": True, "node_block_list": exact}
+        model = convert_float_to_float16(model, **options)
     # Where two operators that stay in float32 take one value, the converter adds the same cast twice.
     outputs, nodes = set(), []
     for node in model.graph.node:
