@@ -264,7 +264,7 @@ def export(
     from keras_vit.zoo import load
 
     model = load(weights, image_size=image_size)
-    names = model.config.class_names if classes is None else inputs.lines_of(classes)
+    names = getattr(model.config, "class_names", None) if classes is None else inputs.lines_of(classes)
     pictures, labels = (None, None) if images is None else labelled_pictures(images, model, names)
     report = export(
         model,

@@ -1,5 +1,7 @@
-"""The commands about pictures: predict, classify, detect, segment, depth, embed, similar and duplicates."""
+"""The commands about pictures: predict, classify, detect, segment, depth, anomaly, embed, similar, duplicates."""
 
+import contextlib
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypedDict
@@ -522,3 +524,76 @@ def duplicates(
     if output and rows:
         evaluation.draw_similar(rows, output, "Near-duplicates")
     return Result([*rows], rows or "No near-duplicates.")
+
+
+@command(
+    "fit good -o detector.keras --weights dinov2_vits14_pretrain.pth",
+    "detect detector.keras photo.jpg -o map.png",
+    "evaluate detector.keras bottle",
+)
+def anomaly(
+    action: Literal["fit", "detect", "evaluate"],
+    paths: list[str],
+    /,
+    *,
+    weights: str | None = None,
+    output: Annotated[str | None, Parameter(alias="-o")] = None,
+    image_size: Count | None = None,
+    coreset: AtLeast0 | None = None,
+    false_alarms: AtLeast0 | None = None,
+    rotations: bool = False,
+    masking: bool = False,
+    overwrite: inputs.Overwrite = False,
+) -> Result:
+    """Finds what is unlike good pictures, without training.
+
+    Args:
+        action: fit makes a detector, detect looks at pictures, evaluate measures it on a folder like MVTec AD's
+        paths: of fit good pictures or their folder; else the file that fit has written, then pictures or a folder
+        weights: fit: the Vision Transformer
+        output: fit: the .keras file to write; detect: a figure of the one picture, .png, .svg or .pdf
+        image_size: fit: pixels of the shorter side (default: 448)
+        coreset: fit: the share of the patches that is kept (default: all)
+        false_alarms: fit: the share of good pictures that may be reported (default: 0.05)
+        rotations: fit: parts may lie in any direction
+        masking: fit: the background does not count
+    """
+    options = given(image_size=image_size, coreset=coreset, false_alarms=false_alarms)
+    flags = {"rotations": rotations, "masking": masking}
+    only_for("anomaly fit", action == "fit", weights=weights, **options, **flags)
+    only_for("anomaly fit and detect", action != "evaluate", output=output, overwrite=overwrite)
+    inputs.check_exists(*paths)
+    if output is not None:
+        inputs.check_target(output, overwrite)
+    if action == "fit":
+        if weights is None or Path(output or "").suffix != ".keras":
+            raise ValueError("anomaly fit needs --weights, a Vision Transformer, and --output, a .keras file.")
+        inputs.start_keras()
+        from keras_vit.anomaly import fit
+
+        with contextlib.redirect_stdout(sys.stderr):  # the names of pictures
+            made = fit(weights, paths[0] if Path(paths[0]).is_dir() else paths, **options, **flags)
+        made.save(output)
+        found = {"path": output, "threshold": made.threshold, "false_alarms": made.false_alarms}
+        text = f"Wrote {printable(output)}: threshold {made.threshold} for {made.false_alarms} false alarms"
+        return Result(found, inputs.summary(text, ["anomaly", "detect", str(output), "photo.jpg"]))
+    if len(paths) < 2 or (len(paths) > 2 and (action == "evaluate" or output)):
+        raise ValueError(f"anomaly {action} needs a detector, and one folder, or pictures (with --output one picture).")
+    inputs.start_keras()
+    from keras_vit import AnomalyDetector, zoo
+    from keras_vit import anomaly as anomalies
+
+    model: Any = zoo.load(paths[0])
+    if not isinstance(model, AnomalyDetector):
+        raise ValueError(f"{paths[0]} must be what `keras-vit anomaly fit` has written, but it is another model.")
+    if action == "evaluate":
+        result = anomalies.evaluate(model, paths[1])
+        return Result(result.to_dict(), result)
+    rows = []
+    for path in inputs.picture_files(paths[1:]):
+        result = anomalies.detect(model, path)
+        figures = {"score": result.score, "threshold": result.threshold, "anomalous": result.is_anomalous}
+        rows.append({"image": path, **figures})
+        if output is not None:
+            anomalies.plot(result, path, output)
+    return Result(rows, Table(rows))
