@@ -21,12 +21,6 @@ def round_trip(path, folder, **options):
     return model, read(folder / "back.npz")
 
 
-@pytest.mark.parametrize("name", ["alt_linen", "alt_opt_target"])
-def test_other_dialects_come_back_in_published_names(golden, tmp_path, name):
-    _, back = round_trip(golden(name).path, tmp_path)
-    assert_same_bits(back, read(golden("mini_token").path))
-
-
 # What stands before the model's arrays.
 PREFIXES = {
     "mini_token": ["", "params/", "opt/target/", "target/", "params/img/", "img/", "foo/bar/"],

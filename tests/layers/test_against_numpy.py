@@ -159,16 +159,6 @@ def test_attention_with_rotary_embeddings(kind, prefix, dropout):
     assert np.abs(wanted - in_numpy.attention(x, x, w, 2)).max() > 1e-3
 
 
-@pytest.mark.parametrize("mlp", ["plain", "plain_norm", "swiglu", "swiglu_norm"])
-def test_transformer_block_with_everything(mlp):
-    options = {"mlp": mlp, "layer_scale": 0.1, "attention_bias": "no_key", "attention_norm": True, "epsilon": 1e-2}
-    layer, w, x = prepared(layers.TransformerBlock(2, 24, **options, rotary_embedding="eva02"), (2, 7, 16))
-    angles = np.concatenate([np.zeros((1, 4)), in_numpy.eva02_angles(2, 3, 8)])
-    wanted = in_numpy.block(x.astype("f8"), w, 2, "tanh", 1e-2, lambda y: in_numpy.turned(y, angles, "eva02"))
-    rotation = forward(layers.RotaryEmbedding("eva02", 8, 1), np.zeros((2, 2, 3, 16), "f4"))
-    assert_close(forward(layer, x, rotation=rotation), wanted)
-
-
 def test_standardised_convolution_padded_by_hand():
     layer, w, x = prepared(layers.StdConv2D(4, 3, padding=1), (1, 5, 6, 2))
     kernel = w["kernel"] - w["kernel"].mean((0, 1, 2))
