@@ -100,7 +100,7 @@ PAGES: dict[str, list[tuple[str, str, str]]] = {
         ("formats", "Formats and precisions", "Format FORMATS PRECISIONS TOLERANCES"),
     ],
     "data": [
-        ("open", "Open data", "open_data Batches as_dataset Stream ImageStream load_digits Digits"),
+        ("open", "Open data", "open_data Stream ImageStream Batches load_digits Digits"),
         ("tables", "Tables of labels", "open_table LabelTable"),
         (
             "augmentation",

@@ -15,15 +15,14 @@ from keras_vit.data.examples import pick_split as pick_split
 from keras_vit.data.masks import MaskedImages as MaskedImages
 from keras_vit.data.masks import mask_targets as mask_targets
 from keras_vit.data.masks import open_masks as open_masks
-from keras_vit.data.opening import Batches as Batches
 from keras_vit.data.opening import Digits as Digits
-from keras_vit.data.opening import as_dataset as as_dataset
 from keras_vit.data.opening import load_digits as load_digits
 from keras_vit.data.opening import open_data as open_data
 from keras_vit.data.random_operations import randaugment as randaugment
 from keras_vit.data.random_operations import randaugment_operation as randaugment_operation
 from keras_vit.data.segments import SegmentedImages as SegmentedImages
 from keras_vit.data.segments import open_segments as open_segments
+from keras_vit.data.streams import Batches as Batches
 from keras_vit.data.streams import ImageStream as ImageStream
 from keras_vit.data.streams import Stream as Stream
 from keras_vit.data.tables import LabelTable as LabelTable

@@ -1,14 +1,12 @@
 """`open_data`: labelled images of every kind as a stream; folders, arrays, and data sets of tensorflow-datasets."""
 
-import contextlib
 import dataclasses
 import io
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple, Unpack
 
-import keras
 import numpy as np
 
 from keras_vit._arguments import (
@@ -510,56 +508,3 @@ def load_digits() -> tuple[Digits, Digits]:
     labels = scans.target.astype("int32")
     train, test = train_test_split(np.arange(len(labels)), test_size=500, random_state=0, stratify=labels)
     return Digits(pixels[train], labels[train]), Digits(pixels[test], labels[test])
-
-
-class Batches(keras.utils.PyDataset):
-    """A Keras data set of chosen batches, for `model.fit` and `model.evaluate`.
-
-    Args:
-        batch: Function from a batch's number to `(inputs, targets)` or `(inputs, targets, weights)`.
-        steps: The numbers of the batches, in order.
-
-    Examples:
-        >>> batches = data.Batches(lambda step: (small_images, labels), range(10))
-        >>> len(batches)
-        10
-    """
-
-    def __init__(self, batch: Callable[[int], tuple[Any, ...]], steps: Sequence[int]) -> None:
-        super().__init__(workers=1, use_multiprocessing=False)  # Streams read ahead by themselves.
-        self._batch, self._steps = batch, steps
-        self._error: Exception | None = None
-
-    def __len__(self) -> int:
-        return len(self._steps)
-
-    def __getitem__(self, index: int) -> tuple[Any, ...]:
-        try:
-            return self._batch(self._steps[index])
-        except Exception as error:
-            self._error = error
-            raise
-
-    @contextlib.contextmanager
-    def own_errors(self) -> Iterator[None]:
-        """Context manager for `fit` and `evaluate`: raises an error of a batch unchanged, which TensorFlow wraps."""
-        try:
-            yield
-        except Exception as error:
-            if self._error is not None and error is not self._error:
-                raise self._error from None
-            raise
-
-
-def as_dataset(stream: ImageStream, steps: Sequence[int]) -> Batches:
-    """Returns batches of a stream as a `keras.utils.PyDataset`, for `model.fit` and `model.evaluate` on any backend.
-
-    `steps` are the numbers of the batches of `stream`, such as a `range`. Pass `shuffle=False` to `model.fit` to keep
-    their order.
-
-    Examples:
-        >>> stream = data.open_data((pixels, labels), image_size=8, batch_size=2)
-        >>> data.as_dataset(stream, range(3))[0][0].shape
-        (2, 8, 8, 3)
-    """
-    return Batches(stream.batch, steps)

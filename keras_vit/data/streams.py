@@ -1,4 +1,4 @@
-"""Streams: batches of images and labels by the number of the step, made ahead by threads.
+"""Streams: batches of images and labels by the number of the step, made ahead by threads, which Keras's `fit` takes.
 
 A batch of a training stream is a function of the seed and the number of the step alone, whatever was read before:
 the order is a permutation for every epoch, drawn from (seed, epoch); crop, flip and RandAugment of an image are drawn
@@ -11,17 +11,18 @@ and CutMix; views are made. A pipeline only goes forward. To resume at step 1,00
 dropped: they are those of the first run if it always yields the same.
 """
 
+import contextlib
 import functools
 import itertools
 import math
 import operator
-import queue
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Self
 
+import keras
 import numpy as np
 
 from keras_vit._arguments import SKIP, printable, warn_caller
@@ -42,34 +43,57 @@ class EndOfData(IndexError):
     """Test data has no such batch. A class of its own: an `IndexError` that a pipeline raises does not end the data."""
 
 
-class Stream(Protocol):
-    """Protocol of batches of data by step number, which training and evaluation read.
+def _refuse_workers(stream: Any, value: int) -> None:
+    if value is True or value not in (0, 1):
+        advice = "Pass workers= or processes= to open_data."
+        raise ValueError(f"A stream reads ahead by itself, in its own order, but {value} workers were given. {advice}")
+
+
+class Stream(keras.utils.PyDataset):
+    """Batches of data by step number, and a data set of Keras: `fit`, `evaluate` and `predict` take it as it is.
 
     `open_data` returns a stream, and `map` transforms one. Attributes and methods are as in `ImageStream`.
 
+    For Keras, an epoch of training data has `steps_per_epoch` batches; pass `steps_per_epoch` to `fit` if it is None.
+    The next epoch goes on with the batches after them. Pass `shuffle=False` to `fit` to keep the order within an epoch.
+    To resume a run of your own, set `start` before `fit`. Batches are made ahead by the workers of `open_data`; those
+    of Keras would take them out of their order, so `stream.workers = 2` is a ValueError.
+
+    Attributes:
+        start: The step that the next epoch of Keras begins with, 0 at first. Each epoch of training data moves it on.
+
     Examples:
-        >>> with data.open_data((pixels, labels), image_size=16, batch_size=2) as stream:
-        ...     halved = stream.map(lambda step, images, labels: (images / 2, labels))
-        ...     halved.batch(0)[0].shape
-        (2, 16, 16, 3)
+        >>> stream = data.open_data((pixels, labels), image_size=8, batch_size=2)
+        >>> small.compile("sgd", "categorical_crossentropy")
+        >>> normalized = stream.map(lambda step, images, labels: (small.preprocess(images), labels))
+        >>> history = small.fit(normalized, epochs=3, shuffle=False, verbose=0)
+        >>> normalized.start == 3 * stream.steps_per_epoch
+        True
     """
 
     batch_size: int
     steps_per_epoch: int | None
     endless: bool
     shard: tuple[int, int]
+    start: int = 0
+    workers = property(lambda stream: 1, _refuse_workers)  # of Keras, and so is:
+    use_multiprocessing = property(lambda stream: False, _refuse_workers)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._taken: set[int] = set()  # the places in Keras's epoch whose batches it has
 
     def batch(self, step: int) -> tuple[Any, ...]:
         """Returns the inputs and targets of a step; errors as in `ImageStream.batch`."""
-        ...
+        raise NotImplementedError
 
     def length(self, step: int) -> int:
         """Returns the number of images in the whole batch of a step, over all shards."""
-        ...
+        raise NotImplementedError
 
     def describe(self) -> dict[str, Any]:
         """Returns a JSON-ready dict that identifies the batches, as `ImageStream.describe`."""
-        ...
+        raise NotImplementedError
 
     def map(self, function: Callable[..., tuple[Any, ...]]) -> "Stream":
         """Returns a stream whose batches are the results of `function(step, images, labels)`."""
@@ -86,21 +110,74 @@ class Stream(Protocol):
                 return
             yield batch
 
+    @property
+    def num_batches(self) -> int | None:
+        """The number of batches in an epoch of Keras, `steps_per_epoch`."""
+        return self.steps_per_epoch
+
+    def __getitem__(self, index: int) -> tuple[Any, ...]:
+        """Returns the batch of a place in the epoch of Keras, counted from `start`. Raises as `batch`."""
+        self._taken.add(index)
+        return self.batch(self.start + index)
+
+    def on_epoch_end(self) -> None:
+        """Moves `start` on after an epoch of training data, which Keras calls after each epoch."""
+        # Keras also calls it when it has read one batch, or two, only to build a model.
+        if self.endless and self.steps_per_epoch is not None and len(self._taken) >= self.steps_per_epoch:
+            self.start += self.steps_per_epoch
+        self._taken.clear()
+
 
 class _Mapped(Stream):
     def __init__(self, stream: Stream, function: Callable[..., tuple[Any, ...]]) -> None:
+        super().__init__()
         self._stream, self._function = stream, function
         self.batch_size, self.steps_per_epoch = stream.batch_size, stream.steps_per_epoch
-        self.endless, self.shard = stream.endless, stream.shard
+        self.endless, self.shard, self.start = stream.endless, stream.shard, stream.start
+        self.length, self.describe = stream.length, stream.describe
 
     def batch(self, step: int) -> tuple[Any, ...]:
         return self._function(step, *self._stream.batch(step))
 
-    def length(self, step: int) -> int:
-        return self._stream.length(step)
 
-    def describe(self) -> dict[str, Any]:
-        return self._stream.describe()
+class Batches(keras.utils.PyDataset):
+    """A Keras data set of chosen batches, for `model.fit` and `model.evaluate`.
+
+    Args:
+        batch: Function from a batch's number to `(inputs, targets)` or `(inputs, targets, weights)`, such as
+            `stream.batch`.
+        steps: The numbers of the batches, in order. Pass `shuffle=False` to `model.fit` to keep it.
+
+    Examples:
+        >>> batches = data.Batches(lambda step: (small_images, labels), range(10))
+        >>> len(batches)
+        10
+    """
+
+    def __init__(self, batch: Callable[[int], tuple[Any, ...]], steps: Sequence[int]) -> None:
+        super().__init__()
+        self._batch, self._steps = batch, steps
+        self._error: Exception | None = None
+
+    def __len__(self) -> int:
+        return len(self._steps)
+
+    def __getitem__(self, index: int) -> tuple[Any, ...]:
+        try:
+            return self._batch(self._steps[index])
+        except Exception as error:
+            self._error = error
+            raise
+
+    @contextlib.contextmanager
+    def own_errors(self) -> Iterator[None]:
+        """Context manager for `fit` and `evaluate`: raises an error of a batch unchanged, which TensorFlow wraps."""
+        try:
+            yield
+        except Exception as error:
+            if self._error is not None and error is not self._error:
+                raise self._error from None
+            raise
 
 
 class ImageStream(Stream):
@@ -142,7 +219,8 @@ class ImageStream(Stream):
 
     def __init__(self, threads: int, prefetch: int) -> None:
         """Starts the threads that make batches; subclasses have set all other attributes before."""
-        self._prefetch = prefetch
+        super().__init__()
+        self._prefetch, self._lock = prefetch, threading.Lock()
         self._ahead: dict[int, Future] = {}
         self._threads = ThreadPoolExecutor(threads, "keras_vit_batch")
         self._closed = self._reported = False
@@ -177,13 +255,15 @@ class ImageStream(Stream):
         if self._closed:
             raise ValueError("The stream is closed. Open the data again with open_data.")
         steps = range(step, step + 1 + self._prefetch)
-        for other in [s for s in self._ahead if s not in steps]:
-            self._ahead.pop(other).cancel()
-        for s in steps:
-            if s not in self._ahead and (last is None or s < last):
-                self._ahead[s] = self._threads.submit(self._make, s)
+        with self._lock:
+            for other in [s for s in self._ahead if s not in steps]:
+                self._ahead.pop(other).cancel()
+            for s in steps:
+                if s not in self._ahead and (last is None or s < last):
+                    self._ahead[s] = self._threads.submit(self._make, s)
+            made = self._ahead.pop(step)
         try:
-            return self._ahead.pop(step).result()
+            return made.result()
         finally:
             self._report()
 
@@ -255,9 +335,10 @@ class ExampleStream(ImageStream):
             raise ValueError("processes=True needs image files, but the data is in memory. Leave processes out.")
         if processes is None:
             processes = examples.in_files and self.endless and cores() >= MANY_CORES
-        self._workers = reading.workers or min(32, cores())
+        workers = reading.workers or min(32, cores())
+        self._pieces = PIECES * workers  # of a batch
+        self._own = threading.local() if processes else None  # the process of each thread that reads
         self._processes: list[Worker] = []
-        self._free: queue.SimpleQueue[Worker] | None = queue.SimpleQueue() if processes else None
         self._unreadable: set[int] = set()
         draw = (
             operator.methodcaller("permutation", self.examples)
@@ -265,8 +346,7 @@ class ExampleStream(ImageStream):
             else base.sampled(examples, sampling)
         )
         self._order = functools.lru_cache(2)(lambda epoch: draw(np.random.default_rng([transform.seed, ORDER, epoch])))
-        self._lock = threading.Lock()
-        self._readers = ThreadPoolExecutor(self._workers, "keras_vit_read")
+        self._readers = ThreadPoolExecutor(workers, "keras_vit_read")
         # Also where the stream is not closed.
         self._close_processes = weakref.finalize(self, lambda workers: [w.close() for w in workers], self._processes)
         # Two threads: images of the next batch are read while the last ones of this batch are, and while it is mixed.
@@ -281,47 +361,33 @@ class ExampleStream(ImageStream):
         self._close_processes()
 
     def _make(self, step: int) -> tuple[Any, Any]:
-        self._start_processes()
-        places, mixes = self._places(step), self.transform.mixes
+        places, mixes, shape = self._places(step), self.transform.mixes, self.transform.shape
         part = share(len(places), self.shard)
         # Both mix an image with the one before it; for the first of a part, that is the last of another part.
         before = [places[part.start - 1]] if mixes and part != slice(0, len(places)) else []
-        images, targets = self._batch_of(step, [*before, *places[part]])
+        places = [*before, *places[part]]
+        size = math.ceil(len(places) / self._pieces) or 1
+        pieces = [places[i : i + size] for i in range(0, len(places), size)]
+        images: Any = [None] * len(places) if shape is None else np.empty((len(places), *shape), "float32")
+        indices, targets = [], []
+        for index, image, target in itertools.chain.from_iterable(self._readers.map(self._read_piece, pieces)):
+            images[len(indices)] = image
+            indices.append(index)
+            targets.append(target)
+        # A part of a test batch may have no good image, where another process has some.
+        if places and not indices and (self.endless or (shape is not None and self.shard[1] == 1)):
+            if self.bad:
+                raise ValueError(f'None of the images of batch {step} can be read. Pass check="decode".')
+            raise ValueError(f"None of the images of batch {step} has a segment in its crop. Check the segments.")
+        images = images[: len(indices)]
+        if self.target not in base.DENSE:
+            targets = one_hot(self.labels[np.array(indices, "int64")], self.classes)
+        elif self.target == "mask" and self.endless:
+            targets = np.array(targets, "int32").reshape(-1, *self.transform.image_size)
         if mixes:
             seed = [self.transform.seed, MIXUP, step]
             images, targets = mixed(images, targets, self.transform.augmentation, seed)
         return images[len(before) :], targets[len(before) :]
-
-    def _start_processes(self) -> None:
-        if self._free is not None:
-            with self._lock:
-                while len(self._processes) < self._workers:
-                    self._processes.append(Worker(self._data, self.transform))
-                    self._free.put(self._processes[-1])
-
-    def _batch_of(self, step: int, places: list[tuple[int, int]]) -> tuple[Any, Any]:
-        """Returns the pictures and targets of some places, without those that cannot be read."""
-        count, shape = len(places), self.transform.shape
-        images: Any = [None] * count if shape is None else np.empty((count, *shape), "float32")
-        targets: list[Any] = [None] * count
-        size = math.ceil(count / (PIECES * self._workers)) or 1
-        pieces = [range(i, min(i + size, count)) for i in range(0, count, size)]
-        read = self._readers.map(lambda slots: self._fill(slots, places, images, targets), pieces)
-        indices = np.array([index for piece in read for index in piece], "int64")
-        good = np.flatnonzero(indices >= 0)
-        # A part of a test batch may have no good image, where another process has some.
-        if places and not len(good) and (self.endless or (shape is not None and self.shard[1] == 1)):
-            if self.bad:
-                raise ValueError(f'None of the images of batch {step} can be read. Pass check="decode".')
-            raise ValueError(f"None of the images of batch {step} has a segment in its crop. Check the segments.")
-        if len(good) < count:
-            images = [images[i] for i in good] if shape is None else images[good]
-            targets, indices = [targets[i] for i in good], indices[good]
-        if self.target not in base.DENSE:
-            return images, one_hot(self.labels[indices], self.classes)
-        if self.target == "mask" and self.endless:
-            return images, np.array(targets, "int32").reshape(-1, *self.transform.image_size)
-        return images, targets
 
     def _places(self, step: int) -> list[tuple[int, int]]:
         """Returns (epoch, index) of each image of a batch; where an epoch ends within it, the next one fills it."""
@@ -331,31 +397,30 @@ class ExampleStream(ImageStream):
         places = (divmod(place, self.examples) for place in range(first, first + self.batch_size))
         return [(epoch, int(self._order(epoch)[place])) for epoch, place in places]
 
-    def _fill(self, slots: range, places: list[tuple[int, int]], images: Any, targets: list[Any]) -> list[int]:
-        """Fills slots of a batch with the examples of their places; returns the indices that were read, -1 for none."""
-        rest, indices = range(len(slots)), [places[slot][1] for slot in slots]
-        if self._free is not None and not self._unreadable.intersection(indices):
-            worker = self._free.get()
-            try:
-                requests = [(*self._data.request(places[slot][1]), *places[slot]) for slot in slots]
-                rest = worker.make(requests, slots, images, targets)
-            finally:
-                self._free.put(worker)
-        for i in rest:
-            indices[i] = self._fill_one(slots[i], *places[slots[i]], images, targets)
-        return indices
+    def _read_piece(self, places: list[tuple[int, int]]) -> list[tuple[int, Any, Any]]:
+        """Returns the index, picture and target of each place in a piece of a batch, without those to leave out."""
+        made: list[Any] = [None] * len(places)
+        if self._own is not None and not self._unreadable.intersection(index for _, index in places):
+            if not hasattr(self._own, "worker"):
+                self._own.worker = Worker(self._data, self.transform)
+                self._processes.append(self._own.worker)
+            made = self._own.worker.make([(*self._data.request(index), epoch, index) for epoch, index in places])
+        # What a process cannot make, this thread tries: it has the errors, and in training the next good example.
+        found = (
+            self._example(*place) if one is None else (place[1], *one) for place, one in zip(places, made, strict=True)
+        )
+        return [one for one in found if one is not None]
 
-    def _fill_one(self, slot: int, epoch: int, index: int, images: Any, targets: list[Any]) -> int:
-        """Fills a slot of a batch with an example, in training the next good one; returns its index, -1 for none."""
+    def _example(self, epoch: int, index: int) -> tuple[int, Any, Any] | None:
+        """Returns index, picture and target of an example, in training the next good one; None if there is none."""
         draw = draws(self.transform.seed, epoch, index)
         for i in range(index, index + (self.examples if self.endless else 1)):
             i %= self.examples
             example = self._read(i)
             made = None if example is None else self.transform(*example, draw)
             if made is not None:
-                images[slot], targets[slot] = made
-                return i
-        return -1
+                return i, *made
+        return None
 
     def _read(self, i: int) -> tuple[np.ndarray, Any] | None:
         """Returns what `examples.read` does, or None for a bad example, which is added to `bad` and not read again."""

@@ -10,10 +10,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from keras_vit.data.augmentation import Transform, draws
 from keras_vit.data.examples import Examples, read_example
+
+
+def _send(message: object, stream: Any) -> None:
+    pickle.dump(message, stream, pickle.HIGHEST_PROTOCOL)  # arrays as their bytes, which are not copied
+    stream.flush()
 
 
 def _received(stream: Any) -> Any:
@@ -23,7 +26,7 @@ def _received(stream: Any) -> Any:
 class Worker:
     """A process that reads image files and transforms them: `python -m keras_vit.data.workers`, which runs `main`.
 
-    It imports neither Keras nor the program that started it. Messages are pickled; the pixels follow as bytes.
+    It imports neither Keras nor the program that started it.
     """
 
     def __init__(self, examples: Examples, transform: Transform) -> None:
@@ -32,35 +35,25 @@ class Worker:
         # -P: files in the working directory must not hide modules of the same names.
         command = [sys.executable, "-P", "-m", "keras_vit.data.workers"]
         environment = {**os.environ, "PYTHONPATH": path}
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
-        self._requests: Any = self._process.stdin
-        self._replies: Any = self._process.stdout
-        self._send((examples.load, examples.annotate, transform))
+        self._process: Any = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
+        self._first: Any = (examples.load, examples.annotate, transform)
 
-    def make(
-        self, requests: Sequence[tuple[Any, Any, int, int]], slots: Sequence[int], images: Any, targets: Any
-    ) -> list[int]:
-        """Fills slots of images and targets, and returns the places of the requests that could not be met."""
-        self._send(requests)
-        return [i for i, slot in enumerate(slots) if not self._receive(slot, images, targets)]
-
-    def _receive(self, slot: int, images: Any, targets: Any) -> bool:
+    def make(self, requests: Sequence[tuple[Any, Any, int, int]]) -> list[tuple[Any, Any] | None]:
+        """Returns the picture and target of each request (picture, note, epoch, index), None for one that fails."""
         try:
-            header = _received(self._replies)
-        except (EOFError, pickle.UnpicklingError):
-            self._ended()
-        if header is None:
-            return False
-        shape, dtype, targets[slot] = header
-        pixels = images[slot] if isinstance(images, np.ndarray) else np.empty(shape, dtype)
-        if self._replies.readinto(pixels.data.cast("B")) != pixels.nbytes:
-            self._ended()
-        images[slot] = pixels
-        return True
+            if self._first is not None:
+                _send(self._first, self._process.stdin)
+                self._first = None
+            _send(requests, self._process.stdin)
+            return _received(self._process.stdout)
+        except (OSError, EOFError, pickle.UnpicklingError):
+            code = self._process.wait()
+        reason = f"by signal {-code} (9: the machine ran out of memory)" if code < 0 else f"with status {code}"
+        raise RuntimeError(f"A process that decodes images died {reason}. Pass processes=False to use threads.")
 
     def close(self) -> None:
         """Ends the process, by force where that takes more than ten seconds. A worker may be closed more than once."""
-        for pipe in (self._requests, self._replies):
+        for pipe in (self._process.stdin, self._process.stdout):
             with contextlib.suppress(OSError):  # of one that has ended
                 pipe.close()
         try:
@@ -69,44 +62,25 @@ class Worker:
             self._process.kill()
             self._process.wait()
 
-    def _send(self, message: object) -> None:
-        try:
-            pickle.dump(message, self._requests)
-            self._requests.flush()
-        except OSError:
-            self._ended()
-
-    def _ended(self) -> None:
-        code = self._process.wait()
-        reason = f"by signal {-code} (9: the machine ran out of memory)" if code < 0 else f"with status {code}"
-        raise RuntimeError(f"A process that decodes images died {reason}. Pass processes=False to use threads.")
-
 
 def main() -> None:
     """The program of a worker process: reads how examples are made, then requests, and writes pictures and targets."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the program, which then closes the pipe.
-    replies = os.fdopen(os.dup(1), "wb", buffering=1 << 16)
+    replies = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # What a library prints is not a reply.
     try:
         load, annotate, transform = _received(sys.stdin.buffer)
         while True:
+            made: list[Any] = []
             for *request, epoch, index in _received(sys.stdin.buffer):
                 try:
-                    made = transform(*read_example(load, annotate, *request), draws(transform.seed, epoch, index))
-                    image = np.ascontiguousarray(made[0], None if transform.shape is None else "float32")
+                    example = read_example(load, annotate, *request)
+                    made.append(transform(*example, draws(transform.seed, epoch, index)))
                 except Exception:  # the program's as well
-                    pickle.dump(None, replies)
-                    continue
-                pickle.dump((image.shape, image.dtype.str, made[1]), replies)
-                replies.write(image.data.cast("B"))
-            replies.flush()
-    except (
-        EOFError,
-        pickle.UnpicklingError,
-        BrokenPipeError,
-        ValueError,
-    ):  # the program has ended, perhaps in a message
-        os._exit(0)
+                    made.append(None)
+            _send(made, replies)
+    except (EOFError, pickle.UnpicklingError, BrokenPipeError, ValueError):
+        os._exit(0)  # the program has ended, perhaps in a message
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ from keras_vit.data import Augmentation as Augmentation
 from keras_vit.data import BadImage as BadImage
 from keras_vit.data import ImageStream as ImageStream
 from keras_vit.data import ViewAugmentation as ViewAugmentation
-from keras_vit.data import as_dataset as as_dataset
 from keras_vit.data import augment_masks as augment_masks
 from keras_vit.data import mask_targets as mask_targets
 from keras_vit.data import open_data as open_data

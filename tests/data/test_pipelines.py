@@ -4,6 +4,7 @@ import functools
 import itertools
 import sys
 
+import keras
 import numpy as np
 import pytest
 
@@ -160,6 +161,40 @@ def test_an_index_error_of_a_pipeline_is_not_its_end(data):
     with open_data(Broken(data), classes=3, split="test", **OPTIONS) as stream:
         with pytest.raises(IndexError, match="list index out of range"):
             list(stream)
+
+
+def linear():
+    keras.utils.set_random_seed(0)
+    layers = [keras.Input((*SIZE, 3)), keras.layers.Rescaling(1 / 255), keras.layers.Flatten(), keras.layers.Dense(3)]
+    model = keras.Sequential(layers)
+    model.compile("sgd", "mse")
+    return model
+
+
+@pytest.mark.each
+def test_keras_takes_streams(data):
+    """Each epoch of `fit` goes on with the batches after the last one, also where a run is resumed."""
+    by_hand, fitted, resumed = (linear() for _ in range(3))
+    with open_data(data, augmentation=Augmentation(mixup=0.5), **OPTIONS) as stream:
+        for step in range(9):
+            by_hand.train_on_batch(*stream.batch(step))
+        fitted.fit(stream, epochs=3, shuffle=False, verbose=0)
+        assert stream.start == 9 == 3 * stream.num_batches
+        stream.start = 0
+        resumed.fit(stream, epochs=1, shuffle=False, verbose=0)
+        rest = stream.map(lambda step, *batch: batch)
+        resumed.fit(rest, initial_epoch=1, epochs=3, shuffle=False, verbose=0)
+        with pytest.raises(ValueError, match="workers= or processes= to open_data"):
+            stream.workers = 2
+        with pytest.raises(ValueError, match="True workers"):
+            stream.use_multiprocessing = True
+    outputs = by_hand.predict(data[0].astype("float32"), verbose=0)
+    for model in (fitted, resumed):
+        with open_data(data, split="test", **OPTIONS | {"batch_size": 5}) as tests:
+            # Another order of the same sums, in float32.
+            np.testing.assert_allclose(model.predict(tests, verbose=0), outputs, rtol=1e-4, atol=1e-5)
+            loss = np.mean((outputs - np.eye(3)[data[1]]) ** 2)
+            np.testing.assert_allclose(model.evaluate(tests, verbose=0), loss, rtol=1e-4)
 
 
 # tensorflow-datasets

@@ -95,4 +95,4 @@ def test_processes_begin_where_cores_are_many(root, monkeypatch, cores, processe
     monkeypatch.setattr("keras_vit.data.streams.cores", lambda: cores)
     for split, expected in (("train", processes), ("test", False)):
         with open_data(root, split=split, **OPTIONS) as stream:
-            assert (stream._free is not None) == expected
+            assert (stream._own is not None) == expected
