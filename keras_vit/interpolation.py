@@ -237,6 +237,21 @@ def resampled(images: np.ndarray, size: tuple[int, int], method: str | Method) -
     return np.ascontiguousarray(images)
 
 
+def resized(pixels: np.ndarray, size: tuple[int, int], like: str) -> np.ndarray:
+    """Returns pictures `([batch,] height, width, channels)` at a size as another library resizes them, float32.
+
+    `like` is a checked name: in `FILTERS`, of Pillow, where integers stay whole numbers, or TensorFlow; in `METHODS`;
+    or in `LIBRARIES`, which resize bytes in arithmetic of their own, and other values by a filter.
+    """
+    of_bytes, like = LIBRARIES.get(like, (None, like))
+    if of_bytes is not None and pixels.dtype == np.uint8:
+        return of_bytes(pixels, size).astype("float32")
+    if like not in FILTERS:
+        return resampled(pixels, size, like)
+    made = filtered(pixels if pixels.ndim == 4 else pixels[None], size, like)
+    return made if pixels.ndim == 4 else made[0]
+
+
 def filtered(images: np.ndarray, size: tuple[int, int], filter: str) -> np.ndarray:
     """Returns images `(batch, height, width, channels)` at a size by a filter, a checked name in `FILTERS`; float32."""
     # By Pillow's filters, integers become whole numbers, exactly those of Pillow, which need not be installed.
@@ -279,6 +294,14 @@ def opencv_resized(pixels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     rows = (pixels[:, left] * low + pixels[:, right] * high) >> 4
     low, high = (np.rint(2048 * share).astype("int32")[:, None, None] for share in (1 - down, down))
     return ((((rows[top] * low) >> 16) + ((rows[bottom] * high) >> 16) + 2) >> 2).astype("uint8")
+
+
+# How libraries resize bytes, and the filter for other values.
+LIBRARIES: dict[str, tuple[Callable[..., np.ndarray], str]] = {
+    "opencv": (opencv_resized, "bilinear"),
+    "torchvision_bilinear": (functools.partial(torchvision_resized, method="bilinear_antialias"), "bilinear_antialias"),
+    "torchvision_bicubic": (functools.partial(torchvision_resized, method="bicubic"), "bicubic"),
+}
 
 
 def resample(pixels: np.ndarray, rows: Samples, columns: Samples) -> np.ndarray:

@@ -51,7 +51,7 @@ from keras_vit.interpolation import (
     blurred,
     linear_samples,
     resample,
-    torchvision_resized,
+    resized,
 )
 from keras_vit.preprocessing import Pipeline, resize_and_crop
 
@@ -495,7 +495,7 @@ def augment_masks(
     if flip:
         picture, masks = picture[:, ::-1], masks[:, :, ::-1]
     old = picture.shape[:2]
-    picture = torchvision_resized(picture, size, "bilinear_antialias")
+    picture = resized(picture, size, "torchvision_bilinear").astype("uint8")
     places = [np.arange(new) * before // new for before, new in zip(old, size, strict=True)]
     rows, columns = places[0][top : top + crop[0]], places[1][left : left + crop[1]]
     below, beside = crop[0] - len(rows), crop[1] - len(columns)
@@ -624,7 +624,8 @@ def view(
 ) -> np.ndarray:
     """Returns a view of a uint8 picture `(height, width, 3)`: a random crop at a size, with other colours, uint8."""
     top, left, height, width = crop_box(*picture.shape[:2], area, generator)
-    image = torchvision_resized(picture[top : top + height, left : left + width], size, "bilinear_antialias")
+    crop = picture[top : top + height, left : left + width]
+    image = resized(crop, size, "torchvision_bilinear").astype("uint8")
     if views.flip and generator.random() < 0.5:
         image = image[:, ::-1]
     if generator.random() < views.jitter:

@@ -15,7 +15,7 @@ import numpy as np
 from keras_vit._arguments import ImageSize, pair, require_packages, to_numpy, warn_caller
 from keras_vit._files import expanded_path
 from keras_vit._options import GIVEN, OneOf, Options, Pair, Part, Several, Whole, checked, option, refuse
-from keras_vit.interpolation import AREA, FILTERS, METHODS, blurred, filtered, resampled, torchvision_resized
+from keras_vit.interpolation import AREA, FILTERS, METHODS, blurred, resampled, resized
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -126,7 +126,7 @@ class Pipeline(Options):
         if self.resize == "shortest":
             # torchvision cuts off the fraction; timm, which has a class of its own for what is not a square, rounds it.
             target = _covering(images.shape[1:3], target, int if target[0] == target[1] else round)
-        images = _centre(filtered(images, target, self.filter), size, CROP_ROUNDINGS[self.crop_rounding])
+        images = _centre(resized(images, target, self.filter), size, CROP_ROUNDINGS[self.crop_rounding])
         return images[:, : self.image_size[0], : self.image_size[1]]  # without `trim`, which the model does not see
 
     @property
@@ -313,7 +313,7 @@ def read_channels(file: Any, channels: int) -> np.ndarray:
     """Returns the pixels of an image file or PIL image, `(height, width, channels)`, upright."""
     # Pillow reads one channel as grey and four with transparency, tifffile a TIFF, whose channels may come first.
     if channels == 3:
-        return load_image(file)
+        return _read_rgb(file, orient=True)
     is_tiff = hasattr(file, "read") and _begins_as_tiff(file)
     if isinstance(file, (str, os.PathLike)):
         is_tiff = str(file).lower().endswith((".tif", ".tiff"))
@@ -544,13 +544,13 @@ def resize_and_crop(
         pixels = np.clip(np.round(pixels), 0, 255).astype("uint8")
     least = _uncropped(size, crop_fraction or RESIZES[resize] or 1.0)
     if resize == "timm":
-        return _centre(filtered(pixels[None], _covering(pixels.shape[:2], least, int), "bicubic")[0], size)
+        return _centre(resized(pixels, _covering(pixels.shape[:2], least, int), "bicubic"), size)
     # As big_vision: means of areas, then the centre.
     height, width = _covering(pixels.shape[:2], least, round)
-    resized = resampled(pixels, (height, width), AREA)
+    means = resampled(pixels, (height, width), AREA)
     top, left = (height - size[0]) // 2, (width - size[1]) // 2
     # big_vision casts the means to uint8. The margin is for means of equal pixels just short of a whole number.
-    return np.floor(resized[top : top + size[0], left : left + size[1]] + 1e-3)
+    return np.floor(means[top : top + size[0], left : left + size[1]] + 1e-3)
 
 
 def _centre(images: np.ndarray, size: tuple[int, int], whole: Callable[[float], int] = round) -> np.ndarray:
@@ -615,9 +615,7 @@ def detector_pixels(pixels: np.ndarray, size: tuple[int, int], rule: str) -> np.
     """A picture at the size of a detector, float32 in 0..255, by a checked name of `DetectorConfig.pictures`."""
     # `OwlViTImageProcessor` and `Owlv2ImageProcessor` of transformers 5.24; Scenic's notebook pads with grey.
     if rule == "owlvit":
-        if pixels.dtype == np.uint8:
-            return torchvision_resized(pixels, size, "bicubic").astype("float32")
-        return Pipeline(size, filter="bicubic").resized(pixels, pixels.shape[2])[0]
+        return resized(pixels, size, "torchvision_bicubic")
     side = max(pixels.shape[:2])
     square = np.full((side, side, pixels.shape[2]), 127.5 if rule == "scenic" else 0, "float32")
     square[: pixels.shape[0], : pixels.shape[1]] = pixels

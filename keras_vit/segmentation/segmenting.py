@@ -27,16 +27,15 @@ from keras_vit.interpolation import (
     Window,
     largest,
     merged,
-    opencv_resized,
+    resized,
     rows_of,
     sliding,
     spread,
     stretched,
     strips,
-    torchvision_resized,
 )
 from keras_vit.models import EoMT, EoMTConfig, LinearSegmenter, LinearSegmenterConfig
-from keras_vit.preprocessing import LABEL_SETS, Pipeline, label_set, resize_images
+from keras_vit.preprocessing import LABEL_SETS, label_set
 from keras_vit.preprocessing.images import centre_margins, picture_to_draw, read_picture
 
 if TYPE_CHECKING:
@@ -236,7 +235,7 @@ def segment_patches(
     config, size = model.config, (pixels.shape[0], pixels.shape[1])
     images = []
     for scale in scales:
-        image = _resized(pixels, config, scale).astype("float32")
+        image = _resized(pixels, config, scale)
         images.append(image if config.include_preprocessing else config.pipeline.normalized(image))
     if len(images) == 1 and not flip:  # a softmax would not change which is largest
         rows, inner = _logits(model, images[0], batch_size)
@@ -267,11 +266,11 @@ def _resized(pixels: np.ndarray, config: LinearSegmenterConfig, scale: float) ->
     if config.pictures == "dinov2":
         factor = short / min(height, width)  # mmcv's `rescale_size`, then OpenCV, which rounds bytes only
         size = int(height * factor + 0.5), int(width * factor + 0.5)
-        return opencv_resized(pixels, size) if pixels.dtype == np.uint8 else resize_images(pixels, size)
+        return resized(pixels, size, "opencv")
     is_tips = config.pictures.startswith("tips")
     long = int(short * max(height, width) / min(height, width) + (0 if is_tips else 0.5))
     size = (short, long) if height <= width else (long, short)
-    return Pipeline(size, filter="bicubic" if is_tips else "bilinear_pillow").resized(pixels, pixels.shape[2])[0]
+    return resized(pixels, size, "bicubic" if is_tips else "bilinear_pillow")
 
 
 def _logits(model: LinearSegmenter, image: np.ndarray, batch_size: int) -> tuple[Rows, tuple[int, int]]:
@@ -310,7 +309,7 @@ def _stretched_to_patches(crops: np.ndarray, config: LinearSegmenterConfig) -> n
     """Returns crops enlarged to whole patches, without antialiasing (TIPS)."""
     pairs = zip(crops.shape[1:3], config.patch_size, strict=True)
     size = tuple(math.ceil(side / patch) * patch for side, patch in pairs)
-    return crops if size == crops.shape[1:3] else resize_images(crops, size, "bicubic_hf")
+    return crops if size == crops.shape[1:3] else resized(crops, size, "bicubic_hf")
 
 
 def _shares(rows: Rows) -> Rows:
@@ -375,15 +374,13 @@ def prepared(config: EoMTConfig, pixels: np.ndarray, whole: bool) -> tuple[np.nd
     side = config.image_size[0]
     size = (pixels.shape[0], pixels.shape[1])
     inner = _covering(size, side, config.pictures) if whole else _fitting(size, side, config.pictures)
-    if config.pictures == "eomt_transformers" and pixels.dtype == np.uint8:
-        resized = torchvision_resized(pixels, inner, "bilinear_antialias")
-    else:
-        resized = Pipeline(inner, filter=config.backbone.filter).resized(pixels, pixels.shape[2])[0]
+    is_torchvision = config.pictures == "eomt_transformers" and pixels.dtype == np.uint8
+    image = resized(pixels, inner, "torchvision_bilinear" if is_torchvision else config.backbone.filter)
     windows = spread(inner, side) if whole else [Window(0, 0, side, side)]
     if not whole:  # black before pixels are normalised; patches leave out what is beyond the side
         inner = min(inner[0], side), min(inner[1], side)
-        resized = np.pad(resized[:side, :side], ((0, side - inner[0]), (0, side - inner[1]), (0, 0)))
-    crops = np.stack([window.of(resized) for window in windows])
+        image = np.pad(image[:side, :side], ((0, side - inner[0]), (0, side - inner[1]), (0, 0)))
+    crops = np.stack([window.of(image) for window in windows])
     vit = config.backbone
     crops = crops if vit.include_preprocessing else vit.pipeline.normalized(crops)
     return crops, windows, inner
