@@ -23,7 +23,8 @@ from keras_vit.data.examples import target_parts
 from keras_vit.models import Detector, EoMT
 from keras_vit.preprocessing.images import picture_to_draw, read_picture
 from keras_vit.segmentation.metrics import whole_pictures
-from keras_vit.segmentation.segmenting import best_masks, label_of, plot_named, sigmoid
+from keras_vit.segmentation.plots import plot_named
+from keras_vit.segmentation.segmenting import best_masks, label_of, sigmoid
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -7,6 +7,7 @@ import pytest
 
 from keras_vit import interpolation
 from keras_vit.preprocessing.images import centre_margins
+from keras_vit.segmentation import segmenting
 from tests.conftest import GOLDEN
 
 pytestmark = pytest.mark.once
@@ -25,7 +26,7 @@ def sliding_by_hand(size, crop, stride):
 @pytest.mark.parametrize("size", [(512, 774), (513, 2000), (640, 640), (100, 700), (1, 1), (1025, 512)])
 @pytest.mark.parametrize("crop, stride", [((512, 512), (341, 341)), ((640, 640), (320, 320)), ((64, 96), (64, 50))])
 def test_crops_slide_as_in_mmsegmentation(size, crop, stride):
-    found = interpolation.sliding(size, crop, stride)
+    found = segmenting.sliding(size, crop, stride)
     assert [tuple(window) for window in found] == list(sliding_by_hand(size, crop, stride))
     covered = np.zeros(size, int)
     for window in found:
@@ -35,9 +36,9 @@ def test_crops_slide_as_in_mmsegmentation(size, crop, stride):
 
 @pytest.mark.parametrize("size, tops, lefts", [((96, 177), [0, 0], [0, 81]), ((228, 96), [0, 66, 132], [0, 0, 0])])
 def test_crops_are_spread_as_in_eomt(size, tops, lefts):
-    found = interpolation.spread(size, 96)
+    found = segmenting.spread(size, 96)
     assert [window.top for window in found] == tops and [window.left for window in found] == lefts
-    assert interpolation.spread((96, 96), 96) == [(0, 0, 96, 96)]
+    assert segmenting.spread((96, 96), 96) == [(0, 0, 96, 96)]
 
 
 @pytest.mark.parametrize("new", [(31, 4), (9, 7), (1, 1), (2, 100)])
@@ -46,7 +47,7 @@ def test_maps_are_stretched_as_in_torch_in_any_pieces(new):
     values = np.random.default_rng(0).normal(size=(9, 7, 5)).astype("float32")
     moved = torch.tensor(values).permute(2, 0, 1)[None]
     expected = torch.nn.functional.interpolate(moved, new, mode="bilinear")[0].permute(1, 2, 0).numpy()
-    rows = interpolation.stretched(interpolation.rows_of(values), (9, 7), new)
+    rows = segmenting.stretched(segmenting.rows_of(values), (9, 7), new)
     at_once, one_by_one = rows(0, new[0]), [rows(i, i + 1) for i in range(new[0])]
     np.testing.assert_allclose(at_once, expected, atol=4e-6)  # three roundings of numbers below 4
     np.testing.assert_array_equal(np.concatenate(one_by_one), at_once)
@@ -60,10 +61,10 @@ def test_the_largest_value_is_that_of_the_whole_map(new, kind, monkeypatch):
         values = values * 0.1 + np.eye(5, dtype="float32")[np.arange(9)[:, None] // 4 + np.arange(7) // 3]
     elif kind == "equal":  # of equal values the first counts, as in `argmax`
         values = values.round()
-    whole = interpolation.stretched(interpolation.rows_of(values), (9, 7), new)(0, new[0])
+    whole = segmenting.stretched(segmenting.rows_of(values), (9, 7), new)(0, new[0])
     for strip in (2**22, 60):
         monkeypatch.setattr(interpolation, "_STRIP", strip)
-        found = interpolation.largest(interpolation.rows_of(values), (9, 7), new, 5)
+        found = segmenting.largest(segmenting.rows_of(values), (9, 7), new, 5)
         assert found.shape == new and found.dtype == "int32"
         # Two values that differ by rounding: either may be found.
         lost = whole.max(-1) - np.take_along_axis(whole, found[..., None], -1)[..., 0]
@@ -72,14 +73,14 @@ def test_the_largest_value_is_that_of_the_whole_map(new, kind, monkeypatch):
 
 def test_maps_in_crops_are_averaged():
     rng, size = np.random.default_rng(1), (20, 33)
-    crops = interpolation.sliding(size, (12, 14), (7, 9))
+    crops = segmenting.sliding(size, (12, 14), (7, 9))
     maps = rng.normal(size=(len(crops), 12, 14, 2)).astype("float32")
     total, count = np.zeros((*size, 2)), np.zeros((*size, 1))
     for crop, values in zip(crops, maps, strict=True):
         crop.of(total)[...] += values
         crop.of(count)[...] += 1
-    rows = interpolation.merged(size[1], crops, [interpolation.rows_of(values) for values in maps])
-    parts = list(interpolation.strips(size, 2**22 // 33 // 7))
+    rows = segmenting.merged(size[1], crops, [segmenting.rows_of(values) for values in maps])
+    parts = list(segmenting.strips(size, 2**22 // 33 // 7))
     assert len(parts) > 2 and parts[-1][1] == 20
     found = np.concatenate([rows(*part) for part in parts])
     np.testing.assert_allclose(found, total / count, atol=1e-6)

@@ -6,7 +6,7 @@ from keras_vit.segmentation.metrics import PanopticQuality as PanopticQuality
 from keras_vit.segmentation.metrics import PanopticQualityResult as PanopticQualityResult
 from keras_vit.segmentation.metrics import evaluate as evaluate
 from keras_vit.segmentation.metrics import mean_iou as mean_iou
+from keras_vit.segmentation.plots import plot as plot
 from keras_vit.segmentation.segmenting import Segment as Segment
 from keras_vit.segmentation.segmenting import Segmentation as Segmentation
-from keras_vit.segmentation.segmenting import plot as plot
 from keras_vit.segmentation.segmenting import segment as segment

@@ -1,4 +1,4 @@
-"""From a picture of any size to its segments, with a linear head and with an EoMT, and to a drawing of them.
+"""From a picture of any size to its segments, with a linear head and with an EoMT.
 
 With a linear head: crops that slide, several scales, mirror images, as the evaluations of DINOv2 and DINOv3 do it, and
 the notebook of TIPS with vectors of texts. With an EoMT: as its authors and as transformers do it. Logits are resized a
@@ -11,44 +11,26 @@ import itertools
 import math
 import numbers
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
 from keras_vit._arguments import check_choice, softmax, to_numpy
 from keras_vit._files import ending_of, replacing, write_npy
 from keras_vit._options import ABOVE_0, Positive, Several, Share, checked, option, refuse
-from keras_vit._pictures import Colour, plot_map, safe_colours
+from keras_vit._pictures import safe_colours
 from keras_vit._processes import fill_up
 from keras_vit._terminal import PlainData
-from keras_vit.interpolation import (
-    Rows,
-    Window,
-    largest,
-    merged,
-    resized,
-    rows_of,
-    sliding,
-    spread,
-    stretched,
-    strips,
-)
+from keras_vit.interpolation import neighbours, resized
 from keras_vit.models import EoMT, EoMTConfig, LinearSegmenter, LinearSegmenterConfig
-from keras_vit.preprocessing import LABEL_SETS, label_set
-from keras_vit.preprocessing.images import centre_margins, picture_to_draw, read_picture
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from keras_vit.preprocessing.images import centre_margins, read_picture
 
 Size = tuple[int, int]
 INSIDE = 0.5  # the probability from which a pixel lies in a mask
 TASKS = ("semantic", "panoptic", "instance")
 THRESHOLD = 0.8  # of EomtImageProcessor's post-processing in transformers 5.23 and 5.24, for both tasks
 LONGEST = 50  # how often the shorter side of a picture may fit into the longer one: crops are laid along that
-_SIDE = 7.5  # units of the longer side of the picture
-_LISTED = 24  # entries of the legend
-_NAMED = 0.004  # the least share of the picture that has its name written on it
 
 
 @dataclasses.dataclass(frozen=True)
@@ -223,6 +205,128 @@ _OF_TASKS = {
     "scales": option((1.0,), when={"model": ("LinearSegmenter",)}),
     "flip": option(False, when={"model": ("LinearSegmenter",)}),
 }
+
+
+# Crops that slide over a picture, and maps that are put together again
+
+# A function `rows(start, stop)` that computes these rows of a map, float32 `(stop - start, width, values)`: whole maps
+# of many values a pixel would not fit into memory.
+Rows = Callable[[int, int], np.ndarray]
+_STRIP = 2**22  # values of a map that are computed at a time
+
+
+class Window(NamedTuple):
+    """A crop of a picture, in pixels."""
+
+    top: int
+    left: int
+    height: int
+    width: int
+
+    def of(self, picture: np.ndarray) -> np.ndarray:
+        """Returns the pixels of a picture `(height, width, ...)` that lie in it, a view."""
+        return picture[self.top : self.top + self.height, self.left : self.left + self.width]
+
+
+def sliding(size: tuple[int, int], crop: tuple[int, int], stride: tuple[int, int]) -> list[Window]:
+    """Returns windows at distances `stride`, row by row, that cover a picture (mmsegmentation)."""
+    sides = tuple(map(min, crop, size))
+    starts = []
+    for length, side, step in zip(size, crop, stride, strict=True):
+        count = max(length - side + step - 1, 0) // step + 1
+        starts.append([max(min(i * step, length - side), 0) for i in range(count)])
+    return [Window(top, left, *sides) for top in starts[0] for left in starts[1]]
+
+
+def spread(size: tuple[int, int], side: int) -> list[Window]:
+    """The least number of square windows of a side that cover a picture whose shorter side is the same (EoMT)."""
+    count = math.ceil(max(size) / side)
+    overlap = (count * side - max(size)) / (count - 1) if count > 1 else 0.0
+    starts = [int(i * (side - overlap)) for i in range(count)]
+    return [Window(*((start, 0) if size[0] > size[1] else (0, start)), side, side) for start in starts]
+
+
+def rows_of(values: np.ndarray) -> Rows:
+    """Returns a function `(start, stop)` that returns these rows of an array `(height, width, values)`."""
+    return lambda start, stop: values[start:stop]
+
+
+def stretched(rows: Rows, old: tuple[int, int], new: tuple[int, int]) -> Rows:
+    """Returns a function `(start, stop)` of the rows of a map after a bilinear resize from size `old` to `new`."""
+    if tuple(old) == tuple(new):
+        return rows
+    # The neighbours of each new place in the old map, and how far it lies from the first one to the second.
+    (top, bottom, down), (left, right, across) = map(_neighbours, old, new)
+    down, across = down[:, None, None], across[:, None]
+
+    def stretched_rows(start: int, stop: int) -> np.ndarray:
+        part, first = slice(start, stop), top[start]
+        needed = rows(first, bottom[stop - 1] + 1)
+        upper, lower = needed[top[part] - first], needed[bottom[part] - first]
+        lines = _between(upper, lower, down[part])
+        return _between(lines[:, left], lines[:, right], across)
+
+    return stretched_rows
+
+
+def largest(rows: Rows, old: tuple[int, int], new: tuple[int, int], values: int) -> np.ndarray:
+    """Returns which of so many values of a map, after `stretched`, is the largest at each place: int32 `(*new)`."""
+    (top, bottom, down), (left, right, across) = map(_neighbours, old, new)
+    found = np.empty(new, "int32")
+    for start, stop in strips((new[0], max(1, old[0] * old[1] // new[0])), values):
+        first = top[start]
+        given = rows(first, bottom[stop - 1] + 1)
+        upper, lower = top[start:stop] - first, bottom[start:stop] - first
+        best = given.argmax(-1)
+        above = best[upper]
+        agree = above == best[lower]
+        agree = agree[:, left] & agree[:, right] & (above[:, left] == above[:, right])
+        found[start:stop] = above[:, left]
+        places = np.argwhere(~agree)
+        for part in np.array_split(places, 1 + len(places) * values // _STRIP):
+            y, x = part.T
+            corners = ((given[upper[y], side], given[lower[y], side]) for side in (left[x], right[x]))
+            near, far = (_between(*pair, down[start + y, None]) for pair in corners)
+            found[start + y, x] = _between(near, far, across[x, None]).argmax(-1)
+    return found
+
+
+def merged(width: int, windows: Sequence[Window], maps: Sequence[Rows]) -> Rows:
+    """Returns a function `(start, stop)` of the rows of the mean of maps in overlapping windows."""
+
+    def merged_rows(start: int, stop: int) -> np.ndarray:
+        total: Any = None
+        count = np.zeros((stop - start, width, 1), "float32")
+        for window, rows in zip(windows, maps, strict=True):
+            first, last = max(start, window.top), min(stop, window.top + window.height)
+            if first < last:
+                values = rows(first - window.top, last - window.top)
+                if total is None:  # only now it is known how many values a place has
+                    total = np.zeros((stop - start, width, values.shape[2]), "float32")
+                place = slice(first - start, last - start), slice(window.left, window.left + window.width)
+                total[place] += values
+                count[place] += 1
+        return np.divide(total, count, out=total)
+
+    return merged_rows
+
+
+def strips(size: tuple[int, int], values: int) -> Iterator[tuple[int, int]]:
+    """Yields first and last row (excluded) of the parts in which a map with so many values a pixel is computed."""
+    step = max(1, _STRIP // (size[1] * values))
+    for start in range(0, size[0], step):
+        yield start, min(start + step, size[0])
+
+
+def _between(first: np.ndarray, second: np.ndarray, share: np.ndarray) -> np.ndarray:
+    """Returns the linear mean of two arrays: `first` where the share is 0, `second` where it is 1."""
+    return first + (second - first) * share
+
+
+def _neighbours(old: int, new: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Returns what `neighbours` does, with float32 shares: the old places before and behind each new one, shares."""
+    first, second, share = neighbours(old, new)
+    return first, second, share.astype("float32")
 
 
 # With a linear head
@@ -500,121 +604,3 @@ def sigmoid(logits: np.ndarray) -> np.ndarray:
     """Returns the probabilities of logits."""
     with np.errstate(over="ignore"):  # exp(-x) may be infinite: its inverse is 0
         return 1 / (1 + np.exp(-logits))
-
-
-# Plots
-
-
-@checked
-def plot(
-    result: Segmentation,
-    picture: Any,
-    path: str | os.PathLike[str] | None = None,
-    *,
-    colours: str | Sequence[Colour] | None = None,
-    opacity: Share = 0.55,
-) -> "Figure":
-    """Returns a figure of segments over their picture, with edges, names at their places and a legend by area.
-
-    Args:
-        result: What `segment` returns.
-        picture: The picture, as `segment` takes it, of three channels.
-        path: The `.png`, `.svg` or `.pdf` to write; None for none.
-        colours: The name of a data set (see `label_set`), or `(red, green, blue)` of each class; None: safe ones.
-        opacity: Of the colours over the picture, 0..1.
-
-    Raises ImportError without matplotlib or Pillow, OSError for files, TypeError or ValueError if an argument is wrong.
-
-    Examples:
-        >>> figure = segmentation.plot(segmentation.segment(segmenter, "photo.jpg"), "photo.jpg", "masks.png")
-    """
-    pixels = picture_to_draw(picture, result.map.shape)
-    largest = sorted(result.segments, key=lambda segment: -segment.area)
-    chosen = _colours(largest, colours)
-    labels = []
-    for segment in largest:
-        mask = result.map == segment.id
-        if mask.mean() >= _NAMED:
-            row, column = _middle(mask)
-            labels.append((column, row, segment.label))
-    legend: list[tuple[Colour | None, str]] = []
-    for segment in largest:
-        score = "" if segment.score is None else f", {segment.score:.2f}"
-        legend.append((chosen[segment.id], f"{segment.label}  {100 * segment.area / result.map.size:.1f} %{score}"))
-    return plot_named(_painted(pixels, result.map, chosen, opacity), legend, labels, path)
-
-
-def plot_named(painted: np.ndarray, legend: Sequence[Any], labels: Sequence[Any], path: Any) -> "Figure":
-    """Returns a figure of a painted picture with names at their places and a legend, cut off where it is long."""
-    more = [(None, f"and {len(legend) - _LISTED} more")] if len(legend) > _LISTED else []
-    return plot_map([("", painted)], path, side=_SIDE, legend=[*legend[:_LISTED], *more], labels=labels)
-
-
-def plot_beside_labels(
-    shown: Sequence[tuple[np.ndarray, np.ndarray, Mapping[int, int], Segmentation]], path: str | os.PathLike[str]
-) -> None:
-    """Writes a figure: pictures, below each its labels, and below these the segments found."""
-    # `shown` has for each picture its pixels, the ids `(height, width)` of its labels, the class of each id that is
-    # one, and what `segment` returned.
-    pictures = [pixels.clip(0, 255).astype("uint8") for pixels, _, _, _ in shown]
-    # Of other channels than three the first is shown, in grey.
-    pictures = [one if one.shape[2] == 3 else np.repeat(one[..., :1], 3, axis=2) for one in pictures]
-    labelled, predicted = [], []
-    for picture, (_, ids, classes, found) in zip(pictures, shown, strict=True):
-        labelled.append(_painted_by_class(picture, ids, classes))
-        guesses = {part.id: part.label_id for part in found.segments}
-        predicted.append(_painted_by_class(picture, found.map, guesses))
-    tiles = [("", tile) for tile in (*pictures, *labelled, *predicted)]
-    plot_map(tiles, path, title="Pictures, their labels, and what was found", columns=len(shown), side=2.0)
-
-
-def _colours(segments: Sequence[Segment], colours: str | Sequence[Colour] | None) -> dict[int, Colour]:
-    """Returns the colour of each segment by its id: that of its class, or where none are given colours that differ."""
-    if colours is None:
-        return {segment.id: colour for segment, colour in zip(segments, safe_colours(), strict=False)}
-    if isinstance(colours, str) and colours not in LABEL_SETS:
-        raise ValueError(f"colours must be one of {LABEL_SETS}, or a list of colours, but {colours!r} was given.")
-    table = label_set(colours).colours if isinstance(colours, str) else tuple(colours)
-    most = max((segment.label_id for segment in segments), default=-1)
-    if most >= len(table):
-        wanted = f"a colour for each class, at least {most + 1}, because the picture has class {most}"
-        raise ValueError(f"colours must have {wanted}, but {len(table)} were given.")
-    return {segment.id: table[segment.label_id] for segment in segments}
-
-
-def _painted(pixels: np.ndarray, ids: np.ndarray, colours: dict[int, Colour], opacity: float) -> np.ndarray:
-    """Returns a copy of a picture with its segments painted over, and dark edges between them."""
-    numbers_there, places = np.unique(ids, return_inverse=True)  # ids of COCO's files reach into the millions
-    rows = [(*colours[number], opacity) if number in colours else (0, 0, 0, 0) for number in numbers_there.tolist()]
-    shown = np.array(rows, "float32")[places.reshape(ids.shape)]
-    painted = pixels * (1 - shown[..., 3:]) + shown[..., :3] * shown[..., 3:]
-    edges = np.zeros(ids.shape, bool)
-    for axis in (0, 1):
-        edges |= np.diff(ids, axis=axis, append=np.take(ids, [-1], axis)) != 0
-    for _ in range(max(ids.shape) // 700):  # thicker where a pixel would not be seen
-        edges[1:, 1:] |= edges[:-1, :-1]
-    painted[edges] *= 0.25
-    return painted.round().astype("uint8")
-
-
-def _painted_by_class(pixels: np.ndarray, ids: np.ndarray, classes: Mapping[int, int]) -> np.ndarray:
-    colours = tuple(itertools.islice(safe_colours(), max(classes.values(), default=0) + 1))
-    ids = np.where(np.isin(ids, [*classes]), ids, -1)
-    return _painted(pixels, ids, {key: colours[label] for key, label in classes.items()}, 0.7)
-
-
-def _middle(mask: np.ndarray) -> tuple[int, int]:
-    """Returns the row and column of a place far inside a mask, which has a pixel or more (IndexError without one)."""
-    # The edge of the mask is taken off again and again until nothing would be left, on a grid of few places.
-    step = max(1, max(mask.shape) // 96)
-    left = mask[::step, ::step]
-    if not left.any():
-        left, step = mask, 1
-    while True:
-        around = np.pad(left, 1)
-        inner = around[:-2, 1:-1] & around[2:, 1:-1] & around[1:-1, :-2] & around[1:-1, 2:] & left
-        if not inner.any():
-            places = np.argwhere(left)
-            row, column = places[len(places) // 2].tolist()
-            return row * step, column * step
-        left = inner

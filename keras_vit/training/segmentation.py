@@ -31,7 +31,7 @@ from keras_vit.models import (
 from keras_vit.models.changes import copy_state
 from keras_vit.preprocessing.images import centre_margins
 from keras_vit.segmentation import MeanIoU, PanopticQuality, evaluate, segment
-from keras_vit.segmentation.segmenting import plot_beside_labels
+from keras_vit.segmentation.plots import plot_beside_labels
 from keras_vit.training import tasks
 from keras_vit.training.distribution import Sharing, check_equal_parts
 from keras_vit.training.mask_classification import MaskClassificationLoss, Targets, pad_targets

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 import keras_vit
-from keras_vit import interpolation
 from keras_vit.checkpoints.files import open_file, write_npz
 from keras_vit.checkpoints.layouts import eomt as layout
 from keras_vit.checkpoints.layouts import huggingface
@@ -232,7 +231,7 @@ def test_a_segment_keeps_a_share_of_its_mask(loaded, least, whose, found):
     config = loaded[CASES[0]].config.replace(pictures=f"eomt_{whose}")
     shares = np.eye(2, 6, dtype="float32")
     result = segmenting._panoptic(
-        lambda kept: interpolation.rows_of(logits[..., kept]), shares, (1, 9), config, (), 0.8, least
+        lambda kept: segmenting.rows_of(logits[..., kept]), shares, (1, 9), config, (), 0.8, least
     )
     assert len(result.segments) == found
 

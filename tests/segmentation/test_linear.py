@@ -205,7 +205,7 @@ def by_hand(model, picture, scales, flip):
         for mirrored in (False, True)[: 1 + flip]:
             view = image[:, ::-1] if mirrored else image
             sums, counts = np.zeros((*size, config.classes)), np.zeros((*size, 1))
-            for window in interpolation.sliding(size, config.crop_size, config.stride):
+            for window in segmenting.sliding(size, config.crop_size, config.stride):
                 margins = centre_margins(window[2:], config.patch_size)
                 crop = np.pad(window.of(view), [*margins, (0, 0)])[None].astype("float32")
                 logits = model.predict_on_batch(crop)
@@ -233,7 +233,7 @@ def test_scales_and_mirror_images_are_averaged(pictures, scales, flip, model):
 def test_shares_are_averaged_as_they_are(model, monkeypatch):
     """Those of TIPS's crops: another softmax would bring them closer together."""
     shares = iter([(1.0, 0.0), (0.25, 0.75), (0.26, 0.74)])
-    found = lambda *_: (interpolation.rows_of(np.full((8, 8, 2), next(shares), "float32")), (8, 8))  # noqa: E731
+    found = lambda *_: (segmenting.rows_of(np.full((8, 8, 2), next(shares), "float32")), (8, 8))  # noqa: E731
     monkeypatch.setattr(segmenting, "_logits", found)
     tips = model.with_config(pictures="tips_slide", short_side=8)
     assert not segmentation.segment(tips, np.zeros((8, 8, 3), "uint8"), scales=(1, 2, 3)).map.any()
