@@ -54,8 +54,8 @@ class Stream(keras.utils.PyDataset):
 
     `open_data` returns a stream, and `map` transforms one. Attributes and methods are as in `ImageStream`.
 
-    For Keras, an epoch of training data has `steps_per_epoch` batches; pass `steps_per_epoch` to `fit` if it is None.
-    The next epoch goes on with the batches after them. Pass `shuffle=False` to `fit` to keep the order within an epoch.
+    For Keras, an epoch of training data has `steps_per_epoch` batches; for data of unknown length,
+    pass `steps_per_epoch` to `fit`. The next epoch goes on with the batches after them. Pass `shuffle=False` to `fit` to keep the order within an epoch.
     To resume a run of your own, set `start` before `fit`. Batches are made ahead by the workers of `open_data`; those
     of Keras would take them out of their order, so `stream.workers = 2` is a ValueError.
 

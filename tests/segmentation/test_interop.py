@@ -83,8 +83,8 @@ def test_read_from_and_written_for_transformers(kind, changes, tmp_path):
 @pytest.mark.parametrize("task", ["semantic", "panoptic", "instance"])
 def test_from_the_picture_to_segments(task, tmp_path, monkeypatch):
     """With the class that resizes by Pillow: torchvision, whose grey levels are the default, is not installed."""
-    pillow = lambda pixels, size, method: Pipeline(size, filter="bilinear_pillow").resized(pixels)[0]  # noqa: E731
-    monkeypatch.setattr(segmenting, "torchvision_resized", pillow)
+    pillow = lambda pixels, size, like: Pipeline(size, filter="bilinear_pillow").resized(pixels)[0]  # noqa: E731
+    monkeypatch.setattr(segmenting, "resized", pillow)
     eomt = pytest.importorskip("transformers.models.eomt.image_processing_pil_eomt")
     whole = task == "semantic"
     size = {"shortest_edge": SIDE, "longest_edge": None if whole else SIDE}

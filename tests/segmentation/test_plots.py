@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from keras_vit import segmentation
-from keras_vit.segmentation.segmenting import Segment, Segmentation, safe_colours
+from keras_vit._pictures import safe_colours
+from keras_vit.segmentation.segmenting import Segment, Segmentation
 
 pytestmark = pytest.mark.once
 pytest.importorskip("matplotlib")
