@@ -54,10 +54,10 @@ class Stream(keras.utils.PyDataset):
 
     `open_data` returns a stream, and `map` transforms one. Attributes and methods are as in `ImageStream`.
 
-    For Keras, an epoch of training data has `steps_per_epoch` batches; for data of unknown length,
-    pass `steps_per_epoch` to `fit`. The next epoch goes on with the batches after them. Pass `shuffle=False` to `fit` to keep the order within an epoch.
-    To resume a run of your own, set `start` before `fit`. Batches are made ahead by the workers of `open_data`; those
-    of Keras would take them out of their order, so `stream.workers = 2` is a ValueError.
+    For Keras, an epoch of training data has `steps_per_epoch` batches, and the next one goes on with those after them.
+    Pass `shuffle=False` to `fit` to keep their order, and for data of unknown length `steps_per_epoch`. To resume a run
+    of your own, set `start` before `fit`. The workers of `open_data` make batches ahead; those of Keras would take them
+    out of their order, so `stream.workers = 2` is a ValueError.
 
     Attributes:
         start: The step that the next epoch of Keras begins with, 0 at first. Each epoch of training data moves it on.
@@ -513,9 +513,15 @@ class PipelineStream(ImageStream):
         """Goes forward to the step, from the start for an earlier one; one thread at a time may call it."""
         if step < self._next:
             self._restart()
-        images, labels = self._pull(step)
-        while self._next <= step:
-            images, labels = self._pull(step)
+        for images, labels in self._good:
+            self._next += 1
+            if self._next > step:
+                break
+        else:
+            if not self.endless:
+                raise EndOfData(f"step must be below {self._next}, the batches of the pipeline, but {step} was given.")
+            advice = "Pass a data set or list that can be read again."
+            raise ValueError(f"The pipeline ends after {self._next} batches. {advice}")
         if self.classes and self.target not in base.DENSE:
             labels = one_hot(labels, self.classes)
         if self.endless:
@@ -527,17 +533,6 @@ class PipelineStream(ImageStream):
         self._lengths = {step: len(images), step - 1: self._lengths.get(step - 1, len(images))}
         rows = share(len(images), self.shard)
         return images[rows], labels[rows]
-
-    def _pull(self, step: int) -> tuple[Any, Any]:
-        """Returns the next batch on the way to a step."""
-        pulled = next(self._good, None)
-        if pulled is None:
-            if not self.endless:
-                raise EndOfData(f"step must be below {self._next}, the batches of the pipeline, but {step} was given.")
-            advice = "Pass a data set or list that can be read again."
-            raise ValueError(f"The pipeline ends after {self._next} batches. {advice}")
-        self._next += 1
-        return pulled
 
     def _restart(self) -> None:
         if hasattr(self._source, "__next__") and getattr(self, "_next", 0):
