@@ -63,7 +63,7 @@ def test_the_largest_value_is_that_of_the_whole_map(new, kind, monkeypatch):
         values = values.round()
     whole = segmenting.stretched(segmenting.rows_of(values), (9, 7), new)(0, new[0])
     for strip in (2**22, 60):
-        monkeypatch.setattr(interpolation, "_STRIP", strip)
+        monkeypatch.setattr(segmenting, "_STRIP", strip)
         found = segmenting.largest(segmenting.rows_of(values), (9, 7), new, 5)
         assert found.shape == new and found.dtype == "int32"
         # Two values that differ by rounding: either may be found.

@@ -513,7 +513,7 @@ class PipelineStream(ImageStream):
         """Goes forward to the step, from the start for an earlier one; one thread at a time may call it."""
         if step < self._next:
             self._restart()
-        for images, labels in self._good:
+        for images, labels in self._good:  # noqa: B007 - both are used after the loop
             self._next += 1
             if self._next > step:
                 break
