@@ -22,7 +22,7 @@ from keras_vit.checkpoints.files import SIDECARS, Sidecars, open_file, read_side
 from keras_vit.checkpoints.keras_files import DESCRIBED
 from keras_vit.checkpoints.layouts import DENSE, FOREIGN, LAYOUTS, clip, dense, owl, timm_json
 from keras_vit.checkpoints.stored_array import ArrayFile, StoredArray
-from keras_vit.checkpoints.torch_file import AVERAGES, RAW
+from keras_vit.checkpoints.torch_file import AVERAGES, FOLLOWERS, RAW, TARGETS
 from keras_vit.models import BiTConfig, DenseConfig, ModelConfig, TextConfig, ViTConfig, variant_of
 from keras_vit.models.dense_config import DepthConfig
 from keras_vit.models.sizes import describe
@@ -148,8 +148,8 @@ def _with_beside(plan: Plan, file: ArrayFile) -> Plan:
         text = f"{len(file.outside)} arrays outside of {file.container!r} are not read, such as {example}"
         warnings.append(Notice(text))
     taken = file.container.partition(".")[0] or plan.prefix.partition(".")[0]
-    raw = {name.partition(".")[0] for name in (*file, *file.outside)} & {*RAW}
-    if taken in AVERAGES and raw:
+    raw = {name.partition(".")[0] for name in (*file, *file.outside)} & {*RAW, *FOLLOWERS}
+    if taken in (*AVERAGES, *TARGETS) and raw:
         text = f"the averaged weights in {taken!r} are read; state={min(raw)!r} reads the weights in {min(raw)!r}"
         warnings.append(Notice(text, "", "assumed"))
     return dataclasses.replace(plan, unused=[*plan.unused, *file.outside], warnings=warnings)

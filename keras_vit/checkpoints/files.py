@@ -23,7 +23,7 @@ from keras_vit._arguments import is_class_name, printable
 from keras_vit._files import make_folder, replacing, write_text
 from keras_vit.checkpoints import stored_array
 from keras_vit.checkpoints.stored_array import READABLE, ArrayFile, Extent, StoredArray, guess_type, is_shape, kind_of
-from keras_vit.checkpoints.torch_file import read_torch
+from keras_vit.checkpoints.torch_file import CONTAINERS, read_torch
 
 if TYPE_CHECKING:
     from keras_vit.models import ViTConfig
@@ -59,7 +59,10 @@ _ONE_HEADER_AT_A_TIME = threading.Lock()
 
 def open_file(path: str | os.PathLike[str], state: str | None = None) -> ArrayFile:
     """Returns the arrays of a file, whose values are not read yet. The first bytes tell its format, before its name."""
-    path = weights_in(path)
+    return _unwrapped(_open(weights_in(path), state))
+
+
+def _open(path: pathlib.Path, state: str | None) -> ArrayFile:
     if not path.exists():
         raise FileNotFoundError(f"There is no file {path}: pass the path of a checkpoint file.")
     if path.suffix == ".json":
@@ -82,6 +85,27 @@ def _within(file: ArrayFile, state: str | None) -> ArrayFile:
     if not inside:
         raise ValueError(f"No array in {file.path} has a name that starts with state={state!r}: leave state out.")
     return ArrayFile(file.path, inside, file.note, state)
+
+
+# What wrappers of PyTorch put into names, anywhere: compiled, parallel, sharded (FSDP), recomputed, private modules.
+_WRAPPERS = re.compile(r"(?<![^.])((_orig_mod|_?module|_fpw_module|_forward_module|_\w+_wrapped_module)\.)+")
+
+
+def _unwrapped(file: ArrayFile) -> ArrayFile:
+    """Returns the arrays of a file by their names without those of wrappers; ValueError where two become the same."""
+    if not any(map(_WRAPPERS.search, file)):
+        return file
+    firsts = {name.partition(".")[0] for name in file}
+    # Beside averages or a student, `module` is the name of the raw weights.
+    kept = "module." if len(firsts & {*CONTAINERS}) > 1 else ""
+    arrays: dict[str, StoredArray] = {}
+    for name, array in file.items():
+        start = kept if name.startswith("module.") else ""
+        plain = start + _WRAPPERS.sub("", name.removeprefix(start))
+        if plain in arrays:
+            raise ValueError(f"{file.path} has two arrays called {plain!r} without wrappers. Keep one of both.")
+        arrays[plain] = dataclasses.replace(array, name=plain)
+    return ArrayFile(file.path, arrays, file.note, file.container, file.outside)
 
 
 def read_npz(path: str | os.PathLike[str]) -> ArrayFile:

@@ -28,8 +28,9 @@ from keras_vit.checkpoints.stored_array import ArrayFile, Extent, StoredArray, a
 # averages of, the teacher of self-distillation before the student, I-JEPA's target before its context encoder.
 AVERAGES = ("state_dict_ema", "model_ema_state_dict", "model_ema", "ema_state_dict", "ema_model", "ema", "params_ema")
 AVERAGES += ("ema_state", "ema_weights", "ema_params", "ema_net", "averaged_model", "swa_model", "swa_state_dict")
+TARGETS, FOLLOWERS = ("teacher", "target_encoder"), ("student", "encoder")
 RAW = ("model", "module", "state_dict", "model_state_dict")
-CONTAINERS = (*AVERAGES, "teacher", "target_encoder", *RAW, "student", "encoder")
+CONTAINERS = (*AVERAGES, *TARGETS, *RAW, *FOLLOWERS)
 MOST_SHARED = 4  # times its size that the arrays in a storage may have together
 LONGEST = 2**23  # bytes of a pickle; a training state with a thousand arrays has a fiftieth of it
 MOST_STEPS = 2**20  # instructions of a pickle; the same training state has a twentieth of it

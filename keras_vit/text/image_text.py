@@ -22,7 +22,7 @@ from keras_vit._processes import current
 from keras_vit.checkpoints import find_checkpoint, is_copy, is_keras_file, is_variant, resolve_source
 from keras_vit.checkpoints.accounting import Plan, check_arrays, fill, readable
 from keras_vit.checkpoints.files import Sidecars, open_file, read_sidecars, text_of_pair
-from keras_vit.checkpoints.layouts import clip, owl, timm
+from keras_vit.checkpoints.layouts import owl, timm
 from keras_vit.checkpoints.layouts.jsons import mapping, number
 from keras_vit.checkpoints.layouts.text import Names, plan_of_text
 from keras_vit.checkpoints.layouts.timm_json import find_like
@@ -471,7 +471,7 @@ def _arrays_of_towers(path: Path) -> Mapping[str, StoredArray]:
     """Returns the arrays of a file by name; of an image tower of TIPS also those of the text tower's file beside it."""
     if is_msgpack(path):
         return read_msgpack(path)
-    file, text = clip.with_unwrapped_names(open_file(path)), text_of_pair(path.name)
+    file, text = open_file(path), text_of_pair(path.name)
     if text is None or not path.with_name(text).is_file():
         return file
     return {**file, **open_file(path.with_name(text))}

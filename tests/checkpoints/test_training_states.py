@@ -155,6 +155,56 @@ def test_averages_beside_raw_weights(form, tmp_path):
             read(path, state="student")
 
 
+WRAPPERS = ("_orig_mod", "module", "_checkpoint_wrapped_module", "_fsdp_wrapped_module", "_fpw_module", "_module")
+
+
+@pytest.mark.parametrize("wrapper", [*WRAPPERS, "_forward_module", "_orig_mod.module", "module._fsdp_wrapped_module"])
+def test_prefixes_of_wrappers_go_wherever_they_stand(tmp_path, wrapper):
+    """Of compiled, parallel, sharded and recomputed modules: before the model, a block or a layer."""
+    plain = keras_vit.load(write(tmp_path / "plain", timm(head=3)))
+    own = keras_vit.checkpoints.files.open_file(tmp_path / "plain")
+    for i, place in enumerate(("", "blocks.0.", "blocks.1.attn.", "head.")):
+        named = {n.replace(place, f"{place}{wrapper}.", 1) if n.startswith(place) else n: a for n, a in own.items()}
+        arrays = {name: torch.tensor(array.read()) for name, array in named.items()}
+        torch.save({"model": arrays, "epoch": 1}, tmp_path / f"{i}.pt")
+        flat = sorted((f"model.{name}", values.numpy()) for name, values in arrays.items())
+        write_safetensors(tmp_path / f"{i}.safetensors", flat)
+        for ending in ("pt", "safetensors"):
+            model = keras_vit.load(tmp_path / f"{i}.{ending}")
+            assert all(map(np.array_equal, model.get_weights(), plain.get_weights()))
+    twice = write(tmp_path / "twice", timm(head=3) | {f"head.{wrapper}.weight": (3, WIDTH)})
+    with pytest.raises(ValueError, match="two arrays .* 'head.weight'"):
+        keras_vit.load(twice)
+
+
+SELF_DISTILLED = {"mlp.0": 8, "last_layer": 9}
+
+
+@pytest.mark.parametrize("form", ["pt", "safetensors"])
+@pytest.mark.parametrize(("first", "second"), [("teacher", "student"), ("target_encoder", "encoder")])
+def test_a_teacher_beside_its_student(tmp_path, form, first, second):
+    """As DINO's authors save both: the student is wrapped; and I-JEPA's target beside its encoder."""
+    parts, start = {}, "backbone." if first == "teacher" else ""
+    for value, (name, wrapper) in enumerate(((first, ""), (second, "module."))):
+        shapes = moved(start, timm())
+        for layer, size in SELF_DISTILLED.items() if start else ():
+            shapes |= linear(f"head.{layer}", size, WIDTH)
+        parts[name] = {f"{wrapper}{n}": torch.full(shape, value + 1.0) for n, shape in shapes.items()}
+    path = tmp_path / f"checkpoint.{form}"
+    if form == "pt":
+        torch.save({**parts, "epoch": 3}, path)
+    else:
+        flat = {f"{name}.{n}": values.numpy() for name, part in parts.items() for n, values in part.items()}
+        write_safetensors(path, sorted(flat.items()))
+    with pytest.warns(UserWarning, match=f"weights in '{first}' are read; state='{second}' reads"):
+        taken = keras_vit.load(path)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*averaged weights in")
+        asked = {state: keras_vit.load(path, state=state) for state in (first, second)}
+    for model, value in ((taken, 1), (asked[first], 1), (asked[second], 2)):
+        assert (np.asarray(model.get_layer("encoder_norm").get_weights()[0]) == value).all()
+
+
 def test_a_state_is_a_name_of_a_file_that_has_it(golden, tmp_path):
     with pytest.raises(TypeError, match="state must be a string"):
         keras_vit.load(golden("mini_token").path, state=3)

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from keras_vit.checkpoints import accounting
-from keras_vit.checkpoints.accounting import Layout, Notice, Plan, Row, renamed, shape_of
+from keras_vit.checkpoints.accounting import Layout, Notice, Plan, Row, shape_of
 from keras_vit.checkpoints.files import Sidecars
 from keras_vit.checkpoints.layouts import jsons, pytorch
 from keras_vit.checkpoints.layouts.jsons import HALF, Key, preparation
@@ -197,22 +197,8 @@ def _pe_rows(config: ViTConfig) -> list[Row]:
     return rows + _projection_rows(config)
 
 
-def _unwrapped(name: str) -> str:
-    """The name of an array without what wrappers of PyTorch put in, anywhere, as Meta's loader does."""
-    return name.replace("module.", "")
-
-
-def with_unwrapped_names(file: Mapping[str, StoredArray]) -> Mapping[str, StoredArray]:
-    """Returns the arrays of Meta's file without the names of PyTorch's wrappers; any other file as it is."""
-    if not recognise_pe(file, Sidecars()):
-        return file
-    arrays = renamed(dict(file), _unwrapped, "the names of PyTorch's wrappers")
-    return {name: dataclasses.replace(array, name=name) for name, array in arrays.items()}
-
-
 def recognise_pe(names: Collection[str], sidecars: Sidecars) -> bool:
     """Returns whether a Perception Encoder is there: OpenAI's names, and a probe or no last normalisation."""
-    names = {_unwrapped(name) for name in names}
     for prefix in pytorch.prefixes_of(names, _ANCHOR):
         pools, has_norm = f"{prefix}attn_pool.probe" in names, f"{prefix}ln_post.weight" in names
         if f"{prefix}ln_pre.weight" in names and (pools or not has_norm):
@@ -222,7 +208,7 @@ def recognise_pe(names: Collection[str], sidecars: Sidecars) -> bool:
 
 def plan_of_pe(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
     """Returns the plan by which a Perception Encoder is read."""
-    found = pytorch.collect(renamed(dict(file), _unwrapped), _ANCHOR, ("visual.",), "logit_scale")
+    found = pytorch.collect(file, _ANCHOR, ("visual.",), "logit_scale")
     arrays, has = found.arrays, found.arrays.keys().__contains__
     shape_of(arrays, PE_FAMILY.positions, 2)  # every such model has them
     trunk = pytorch.trunk_of(arrays, sidecars, PE_FAMILY, size=None, heads=None, is_named=True)
@@ -244,7 +230,6 @@ def plan_of_pe(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
         layout=PE,
         dialect=PE_FAMILY.title,
         stored=ViTConfig(**fields),
-        unused=[name for name in file if _unwrapped(name) in found.unused],
     )
 
 

@@ -40,7 +40,7 @@ _ANCHORS = (_NAFLEX_ANCHOR, _ANCHOR, _MIXER_ANCHOR)
 _TRUNK = "visual.trunk."
 _MODULES = (_TRUNK, "module.backbone.", "backbone.", "timm_model.", "module.")
 # What a self-distillation learns besides its backbone.
-_BESIDE = r"((dino|ibot)_head|head\.(mlp|last_layer|projection_head|prototypes))\..*"
+_BESIDE = r"((dino|ibot)_head|head\.(mlp|last_layer|last_norm|projection_head|prototypes)2?)\..*"
 _PROJECTION = "visual.head.proj"  # after a tower of timm's, in open_clip's file
 _UNUSED = r"mask_token|local_cls_norm\..*|blocks\.\d+\.attn\.qkv\.bias_mask|decoder.*|num_batches_tracked"
 _CHUNK = re.compile(r"^blocks\.\d+\.(\d+\.)")  # blocks in chunks, counted through
