@@ -1,16 +1,12 @@
-"""Draws the pictures of the first page, those of its code by running it; the bars of speed; a search among digits.
+"""Draws the bars of speed of the first page, and a search among digits.
 
     python docs/make_start.py
 
 Needs matplotlib, Pillow and scikit-learn. Takes a minute. `make bench` measures what the bars show.
 """
 
-import contextlib
 import json
-import re
-import shutil
 import statistics
-import tempfile
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -20,8 +16,6 @@ import keras_vit
 from keras_vit.data import load_digits
 
 IMAGES = Path(__file__).resolve().parent / "images"
-# Words of a block of the README: the picture that it writes, and the name under which the README shows it.
-README = {'"features.png"': ("features.png", "start_features.png")}
 INK, TEAL, AMBER, GREY = "#12333f", "#0b6e75", "#d97a00", "#5d6b72"
 ROW = "ViT-B/16 224 8 float32 forward"
 LABEL = {"facecolor": "white", "edgecolor": "none", "pad": 1}  # over the line
@@ -30,16 +24,6 @@ PEERS = {"timm": "torch", "Transformers": "torch", "Flax": "jax", "KerasHub": "t
 ELSEWHERE = {"timm": (1.06, 1.10), "Flax": (1.20, 1.20), "KerasHub": (1.02, 1.09)}  # lowest and highest
 PROCESSORS = ("PyTorch's own products are slow", "PyTorch's own products are fast (measured elsewhere)")
 FRAMEWORKS = {"torch": "PyTorch", "jax": "JAX", "tensorflow": "TensorFlow"}
-
-
-def draw_readme() -> None:
-    """Runs the blocks of the README that write a picture, and keeps it."""
-    blocks = re.findall("^```python\n(.*?)^```", (IMAGES.parents[1] / "README.md").read_text("utf-8"), re.M | re.S)
-    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
-        for mark, (written, name) in README.items():
-            (block,) = (block for block in blocks if mark in block)
-            exec(compile(block, "README.md", "exec"), {"__name__": "__main__"})
-            shutil.copyfile(written, IMAGES / name)
 
 
 def draw_search(model: keras_vit.VisionTransformer, digits: np.ndarray, asked: int) -> None:
@@ -81,7 +65,7 @@ def draw_speed(shares: dict[str, float]) -> None:
     axis.set_yticks([-peer - 0.19 for peer in range(len(labels))], labels)
     axis.axvline(1, color=AMBER, linewidth=2)
     axis.set_xlim(0, 2.3)
-    axis.set_xticks([0, 0.5, 1, 1.5, 2], ["0", "0.5", "as fast", "1.5", "2"], color=GREY)
+    axis.set_xticks([0, 0.5, 1, 1.5, 2], ["0", "0.5", "1: as fast", "1.5", "2"], color=GREY)
     axis.tick_params(length=0, labelsize=11, labelcolor=INK)
     axis.spines[:].set_visible(False)
     figure.legend(loc="outside lower center", ncols=2, frameon=False, labelcolor=INK, title="Two processors of AMD")
@@ -90,10 +74,9 @@ def draw_speed(shares: dict[str, float]) -> None:
 
 
 def main() -> None:
-    """Writes start_features.png, search.png and speed_bars.svg in docs/images/."""
+    """Writes search.png and speed_bars.svg in docs/images/."""
     plt.rcParams["svg.hashsalt"] = "keras_vit"
     _, test = load_digits()
-    draw_readme()
     draw_search(
         keras_vit.load("glyphs", include_top=False, pooling="avg"),
         test.pixels,

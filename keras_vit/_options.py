@@ -188,13 +188,16 @@ def refuse(
                 raise ValueError(f"{name}={value!r} is for {words}{advice}.")
 
 
+SYNONYMS = {"lr": "learning_rate", "bs": "batch_size", "input_shape": "image_size"}  # of options elsewhere
+
+
 def refuse_unknown(options: Mapping[str, Any], known: Iterable[str], function: str) -> None:
     """Raises TypeError, with the nearest option, for one that is not among those of a function."""
     spellings = {name.lower(): name for name in known}
     for name, value in options.items():
         if name not in spellings.values():
-            keras_says = {"input_shape": "image_size"} if "image_size" in spellings else {}
-            hint = did_you_mean(name, spellings | keras_says)
+            elsewhere = {other: own for other, own in SYNONYMS.items() if own in spellings}
+            hint = did_you_mean(name, elsewhere if name in elsewhere else spellings)
             raise TypeError(f"{function} has no argument {name}={value!r}.{hint}")
 
 

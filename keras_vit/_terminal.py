@@ -55,14 +55,16 @@ class Table(list[dict[str, Any]]):
         widths = {}
         for key, title in columns.items():
             width = max([len(title), *(len(_value(row, key)) for row in self)])
-            widths[key] = width if key in numbers else min(width, _NARROW)  # text can be broken into lines
+            most = 2 * options.max_width // 3 if not widths else _NARROW  # names stand first, to be copied
+            widths[key] = width if key in numbers else min(width, most)  # text can be broken into lines
         left_out = []
         while len(columns) > 1 and sum(widths[key] + 3 for key in columns) > options.max_width:
             left_out.insert(0, columns.popitem()[1])
         table = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, caption_justify="left")
         for key, title in columns.items():
-            is_number = key in numbers
-            table.add_column(_text(title), justify="right" if is_number else "left", no_wrap=is_number, overflow="fold")
+            is_number, least = key in numbers, None if table.columns else widths[key]
+            justify = "right" if is_number else "left"
+            table.add_column(_text(title), justify=justify, no_wrap=is_number, overflow="fold", min_width=least)
         for row in self:
             table.add_row(*(_text(_value(row, key)) for key in columns))
         notes = []

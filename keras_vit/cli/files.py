@@ -259,6 +259,8 @@ def export(
     row = format_of(Path(out), format)
     require_packages(f"The format {row.name!r}", row.needs, row.extra)
     inputs.start_keras()
+    from rich.console import Console
+
     from keras_vit.export import export
     from keras_vit.export.served_model import labelled_pictures
     from keras_vit.zoo import load
@@ -266,15 +268,16 @@ def export(
     model = load(weights, image_size=image_size)
     names = getattr(model.config, "class_names", None) if classes is None else inputs.lines_of(classes)
     pictures, labels = (None, None) if images is None else labelled_pictures(images, model, names)
-    report = export(
-        model,
-        out,
-        format,
-        class_names=names,
-        source=Path(weights).name if Path(weights).exists() else weights,
-        images=pictures,
-        labels=labels,
-        overwrite=overwrite,
-        **how,
-    )
+    with Console(stderr=True).status(f"Writes the file, and compares it with the model: {row.name}"):  # on a terminal
+        report = export(
+            model,
+            out,
+            format,
+            class_names=names,
+            source=Path(weights).name if Path(weights).exists() else weights,
+            images=pictures,
+            labels=labels,
+            overwrite=overwrite,
+            **how,
+        )
     return Result(report.to_dict(), report)

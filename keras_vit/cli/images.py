@@ -20,7 +20,11 @@ TOP = 5  # classes that `predict` shows
 
 @command("", "photo.jpg", "photos/*.jpg --weights runs/finetune/model.keras --top 1")
 def predict(
-    *images: str, weights: str | None = None, top: Count | None = None, threshold: AtLeast0 | None = None
+    *images: str,
+    weights: str | None = None,
+    top: Count | None = None,
+    threshold: AtLeast0 | None = None,
+    skip_unreadable: bool = False,
 ) -> Result:
     """Classifies images; without any, the sample picture that the package ships, with the small model `glyphs`.
 
@@ -30,10 +34,11 @@ def predict(
             pictures glyphs)
         top: how many classes to show (default: 5, or all if fewer)
         threshold: several labels: the least probability (default: 0.5)
+        skip_unreadable: leave out files that are not pictures, and say which
     """
     from keras_vit.preprocessing import decode_predictions, sample_image
 
-    files = inputs.picture_files(images) if images else [sample_image()]
+    files = inputs.picture_files(images, skip_unreadable) if images else [sample_image()]
     weights = weights or ("ViT-B/16" if images else "glyphs")
     inputs.check_source(weights)
     inputs.start_keras()
@@ -125,9 +130,7 @@ def classify(
     inputs.start_keras()
     import numpy as np
 
-    from keras_vit.text.image_text import load_pair
-
-    both = load_pair(weights, tokenizer=tokenizer)
+    both = _load_for("classify", weights, tokenizer=tokenizer)
     model = both.zero_shot_classifier(classes, templates)
     outputs = inputs.predicted(model.with_config(classifier_activation=both.activation), files)
     named = [
@@ -153,6 +156,35 @@ class Maps(TypedDict, total=False):
 MapWeights = Annotated[str, Parameter(help="a segmentation or depth model, or a backbone with --head")]
 MapOutput = Annotated[str, Parameter(alias="-o", help="a .png or .npy for one picture, otherwise a folder")]
 Row = tuple[dict[str, Any], dict[str, Any]]  # of a picture: for `--json`, and for the table
+# The classes of models that commands take, none for both towers; and where to get one.
+_TAKES = {
+    "classify": ((), "both towers of a CLIP, SigLIP, LiT or TIPS, such as hf://openai/clip-vit-base-patch32"),
+    "segment": (("EoMT", "LinearSegmenter"), "a segmentation model, such as hf://tue-mps/coco_panoptic_eomt_large_640"),
+    "segment --names": ((), "both towers of a TIPS, such as hf://google/tipsv2-b14"),
+    "depth": (("DPT", "LinearDepth"), "a depth model, such as hf://depth-anything/Depth-Anything-V2-Small-hf"),
+    "detect": (("Detector",), "a detector of `finetune --task detection`, or with --names an OWL"),
+    "detect --names": ((), "an OWL, such as hf://google/owlv2-base-patch16-ensemble"),
+}
+
+
+def _load_for(command: str, weights: str, **options: Any) -> Any:
+    """Returns the model of a command; ValueError, with what the command takes, for a model of another kind."""
+    from keras_vit import text, zoo
+    from keras_vit.checkpoints import is_keras_file
+    from keras_vit.text.image_text import load_pair
+
+    kinds, takes = _TAKES[command]
+    load: Any = zoo.load if kinds else text.load_image_text if "detect" in command else load_pair
+    try:
+        model = load(weights, **options)
+        if not kinds or type(model).__name__ in kinds:
+            return model
+        problem = f"is a {type(model).__name__}"
+    except ValueError as error:
+        if kinds or ("no text tower" not in str(error) and not is_keras_file(weights)):
+            raise
+        problem = "has no text tower"
+    raise ValueError(f"{weights} {problem}, but `keras-vit {command}` takes {takes}.")
 
 
 def _write_maps(
@@ -223,9 +255,7 @@ def depth(
         return row, {"depth": f"{ends['least']:.4g} to {ends['largest']:.4g} {result.unit}"}
 
     def load() -> Any:
-        from keras_vit import zoo
-
-        return zoo.load(weights, head=maps.get("head"), max_depth=max_depth)
+        return _load_for("depth", weights, head=maps.get("head"), max_depth=max_depth)
 
     return _write_maps(images, weights, output, maps, write, load)
 
@@ -279,12 +309,9 @@ def segment(
         return result.to_dict(), {"segments": len(largest), "largest": words}
 
     def load() -> Any:
-        from keras_vit import zoo
-        from keras_vit.text.image_text import load_pair
-
         if classes is None:
-            return zoo.load(weights, head=maps.get("head"))
-        both = load_pair(weights, tokenizer=tokenizer, image_size="dynamic")
+            return _load_for("segment", weights, head=maps.get("head"))
+        both = _load_for("segment --names", weights, tokenizer=tokenizer, image_size="dynamic")
         return both.zero_shot_segmenter(classes, **given(templates=templates, mode=mode))
 
     return _write_maps(images, weights, output, maps, write, load)
@@ -364,11 +391,11 @@ def detect(
 
 def _detector(weights: str, classes: Any, templates: Any, tokenizer: Any, like: Any, box: Any) -> Any:
     """Returns a detector of the names or of the example that are given, or the one that a file holds."""
-    from keras_vit import text, zoo
+    from keras_vit import text
 
     if classes is None and like is None:
-        return zoo.load(weights)
-    both = text.load_image_text(weights, tokenizer=tokenizer)
+        return _load_for("detect", weights)
+    both = _load_for("detect --names", weights, tokenizer=tokenizer)
     if not isinstance(both, text.OpenVocabularyDetector):
         raise TypeError(f"{weights} names whole pictures, not boxes: use `keras-vit classify`, or an OWL.")
     if like is not None:

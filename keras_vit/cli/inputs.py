@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, TypedDict
 
 from cyclopts import Parameter
 
-from keras_vit._arguments import printable
+from keras_vit._arguments import printable, warn_caller
 from keras_vit._files import check_folder
 from keras_vit._importing import IS_PROGRAM, choose_backend
 from keras_vit.cli.program import TRACEBACK, only_for
@@ -153,8 +153,9 @@ def _pictures_in(paths: Sequence[str]) -> list[tuple[Path, Path]]:
     return found
 
 
-def picture_files(paths: Sequence[str]) -> list[str]:
+def picture_files(paths: Sequence[str], skip: bool | None = None) -> list[str]:
     """The paths of pictures: the files, and all pictures in the folders; each was looked into, without Keras."""
+    # Those that cannot be read are left out with `skip`; None: the command has no such flag.
     # TIFFs are not, which may have other channels than Pillow knows.
     from keras_vit.data.examples import Reading, good_files
 
@@ -164,9 +165,14 @@ def picture_files(paths: Sequence[str]) -> list[str]:
             raise PermissionError(f"{file} may not be read.")
     known = [file for file in files if file.suffix.lower() not in (".tif", ".tiff")]
     _, bad, _ = good_files(known, Reading("skip"), str)
-    if bad:
-        raise ValueError(f"{bad[0].path}: {bad[0].reason}.")
-    return [str(file) for file in files]
+    if bad and (not skip or len(bad) == len(files)):
+        more = f" There are {len(bad)} such files." if len(bad) > 1 else ""
+        more += "" if skip is None else " --skip-unreadable leaves such files out."
+        raise ValueError(f"{bad[0].path}: {bad[0].reason}.{more}")
+    for image in bad:
+        warn_caller(f"{image.path} is left out: {image.reason}.")
+    left_out = {image.path for image in bad}
+    return [str(file) for file in files if str(file) not in left_out]
 
 
 def files_to_write(images: Sequence[str], output: str, format: str | None, overwrite: bool) -> list[tuple[Path, Path]]:

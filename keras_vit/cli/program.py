@@ -6,6 +6,7 @@ Exit codes. 0: done. 1: the job failed; the reason is on standard error. 2: wron
 import contextlib
 import json
 import os
+import re
 import sys
 import textwrap
 import traceback
@@ -16,11 +17,11 @@ from pathlib import Path
 from types import FunctionType
 from typing import TYPE_CHECKING, Annotated, Any, TypedDict, TypeVar
 
-from cyclopts import App, CycloptsError, Parameter
+from cyclopts import App, CycloptsError, MissingArgumentError, Parameter, UnknownOptionError
 
 import keras_vit
-from keras_vit._arguments import printable
-from keras_vit._options import FROM_0, Check, Options, Whole, check_of
+from keras_vit._arguments import SKIP, printable
+from keras_vit._options import FROM_0, SYNONYMS, Check, Options, Whole, check_of
 from keras_vit._terminal import terminal_width
 
 if TYPE_CHECKING:
@@ -125,9 +126,10 @@ def given(**values: Any) -> dict[str, Any]:
 def run_program(arguments: Sequence[str]) -> int:
     """Returns the exit code of the command that the arguments name; its result or its error is printed."""
     words = [argument for argument in arguments if argument != "--json"]
+    known = next((word for word in words[:1] if word in APP), "")
     try:
         function, bound, _ = APP.parse_args(words, exit_on_error=False, print_error=False)
-        with _own_warnings():
+        with _own_warnings(known):
             result = function(*bound.args, **bound.kwargs)
             if not isinstance(result, Result):  # help, or the version
                 return 0 if arguments else 2
@@ -136,8 +138,7 @@ def run_program(arguments: Sequence[str]) -> int:
                 _print(result, "--json" in arguments)
                 sys.stdout.flush()
     except CycloptsError as error:
-        known = words[:1] if words[0] in APP else []
-        _complain(f"{error}\nSee `{' '.join(['keras-vit', *known])} --help`.")
+        _complain(f"{_wrong_usage(error, known, words)}\nSee `{' '.join(['keras-vit', known]).strip()} --help`.")
         return 2
     except BrokenPipeError:
         # The program that reads the output has closed it, as `head` does: no error.
@@ -145,13 +146,44 @@ def run_program(arguments: Sequence[str]) -> int:
         return 0
     except (Exception, KeyboardInterrupt) as error:
         if _has_interrupt(error):
-            _complain("interrupted")
+            goes_on = known in ("finetune", "pretrain", "embed")  # which keep what is done
+            _complain("interrupted" + ". The same command goes on with what it has saved." * goes_on)
             return 130
         if os.environ.get(TRACEBACK):
             traceback.print_exc()
-        _complain(_message(error))
+        _complain(_message(error), known)
         return 1
     return 0
+
+
+def _wrong_usage(error: CycloptsError, command: str, words: Sequence[str]) -> str:
+    """Returns the message of an error of usage: what is missing with an example, or what a flag is called here."""
+    if isinstance(error, MissingArgumentError) and error.argument and error.argument.name not in words:
+        example = str(APP[command].help_epilogue).split("\n  keras-vit ")[1]
+        return f"{error.argument.name} is missing. For example:\n  keras-vit {example}"
+    named = error.token.keyword if isinstance(error, UnknownOptionError) and error.token else ""
+    flag = "--" + SYNONYMS.get((named or "").lstrip("-"), "").replace("_", "-")
+    return f"Unknown option: {named}. Did you mean {flag}?" if flag in _flags(command) else str(error)
+
+
+def _flags(command: str) -> set[str]:
+    """Returns the flags of a command; none without one."""
+    arguments = APP[command].assemble_argument_collection() if command else ()
+    return {name for argument in arguments for name in argument.names}
+
+
+def _with_flags(text: str, command: str) -> str:
+    """Returns a message with flags of a command in place of arguments of functions, `--seed 3` for `seed=3`."""
+    flags = _flags(command)
+    text = text.replace(" stream.bad lists all bad images.", "").replace("resume=False (--restart)", "--restart")
+    if "--skip-unreadable" in flags:
+        text = text.replace(f"{SKIP} (--skip-unreadable)", "--skip-unreadable").replace(SKIP, "--skip-unreadable")
+
+    def flag(match: re.Match[str]) -> str:
+        name, value = "--" + match[1].replace("_", "-"), match[2].strip("\"'")
+        return match[0] if name not in flags else name if value in ("", "True") else f"{name} {value}"
+
+    return re.sub(r"""(?<![\w/.-])(\w+)=("[^"]*"|'[^']*'|[\w.]*\w|)""", flag, text)
 
 
 def _print(result: Result, as_json: bool) -> None:
@@ -172,22 +204,22 @@ def _print(result: Result, as_json: bool) -> None:
 
 
 @contextlib.contextmanager
-def _own_warnings() -> Iterator[None]:
+def _own_warnings(command: str) -> Iterator[None]:
     """Within it, warnings of this package are printed as a line each, and those of other packages left out."""
     package = str(Path(__file__).parents[1])
 
     def show_warning(message: Warning | str, category: type[Warning], filename: str, *_: object) -> None:
         if filename.startswith(package) and issubclass(category, UserWarning):
-            _complain(str(message))
+            _complain(str(message), command)
 
     with warnings.catch_warnings():
         warnings.showwarning = show_warning  # ty: ignore[invalid-assignment]
         yield
 
 
-def _complain(text: str) -> None:
+def _complain(text: str, command: str = "") -> None:
     """Prints a message on standard error, safe for a terminal whatever names are in it."""
-    print("keras-vit: " + "\n".join(map(printable, text.split("\n"))), file=sys.stderr)
+    print("keras-vit: " + "\n".join(map(printable, _with_flags(text, command).split("\n"))), file=sys.stderr)
 
 
 def _has_interrupt(error: BaseException | None) -> bool:

@@ -1,12 +1,14 @@
 """The commands that train and measure: finetune, pretrain, evaluate and recipes."""
 
+import json
 import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
 
 from cyclopts import Parameter
 
-from keras_vit._arguments import printable
+from keras_vit._arguments import printable, warn_caller
 from keras_vit._options import check
 from keras_vit.cli import inputs
 from keras_vit.cli.program import MANY, AtLeast0, Count, CountOr0, Result, Size, command, flags_of, given, only_for
@@ -150,15 +152,17 @@ def finetune(
             examples = data if kind.annotations is None else open_segments(data, annotations=kind.annotations)
             done = training.finetune_segmentation(weights, examples, plan, **masks, **settings)
     folder = Path(output)
-    following = ["evaluate", str(folder / "model.keras"), data]
+    following = ["evaluate", str(folder / "model.keras"), data, *(["--held-out"] if validation is not None else [])]
     again = {"task": kind.task, "annotations": kind.annotations, "on-bad-image": kind.on_bad_image, **columns, **masks}
     for name, value in again.items():
         if value not in (None, "classification", "stop", True):
             following += [f"--{name}", *map(str, value if isinstance(value, list) else [value])]
     if masks.get("reduce_zero_label"):
         following.append("--reduce-zero-label")
-    if getattr(done.model.config, "task", "semantic") != "semantic":  # of an EoMT, whose quality the log has
-        following = ["segment", "photo.jpg", "-o", "masks.png", "--plot", "--weights", str(folder / "model.keras")]
+    queries = getattr(done.model.config, "task", "semantic") != "semantic"
+    if queries or (validation is not None and kind.task != "classification"):  # whose quality the log has
+        which = ["segment", "--plot"] if kind.task == "segmentation" else ["detect"]
+        following = [*which, "photo.jpg", "-o", "found.png", "--weights", str(folder / "model.keras")]
     return Result(done.to_dict(), _report_of_run(done, folder, following))
 
 
@@ -282,6 +286,7 @@ def evaluate(
     kind: inputs.Kind = inputs.Kind(),
     masks: inputs.Masks = {},
     columns: inputs.Columns = {},
+    held_out: bool = False,
     views: Literal["flip", "crops"] | None = None,
     threshold: AtLeast0 | None = None,
     few_shot: Annotated[list[Count] | None, MANY, _FEATURES] = None,
@@ -298,6 +303,7 @@ def evaluate(
     """Measures accuracy on labelled images, or how well a few-shot probe or the nearest neighbours do.
 
     Args:
+        held_out: only the pictures that `finetune --validation SHARE` held out
         views: average over mirror images, or ten crops (default: neither)
         threshold: several labels: the least probability (default: 0.5)
         few_shot: fit linear probes on so many images per class (default: 1 5 10 25)
@@ -314,7 +320,12 @@ def evaluate(
     probing, voting = few_shot is not None, knn is not None
     if probing and voting:
         raise ValueError("--few-shot and --knn are two ways to use features: give one of the two.")
-    of_the_head: dict[str, Any] = {"views": views, "threshold": threshold, "names_from": names_from}
+    of_the_head: dict[str, Any] = {
+        "held_out": held_out,
+        "views": views,
+        "threshold": threshold,
+        "names_from": names_from,
+    }
     features = {"few_shot": few_shot, "knn": knn, "report": report, "output": output}
     kind.check(data, masks, columns)
     only_for(
@@ -339,6 +350,9 @@ def evaluate(
     first = connect().first  # before anything is computed
     model = _evaluated_model(weights, names_from, templates, **given(image_size=image_size))
     common: dict[str, Any] = {"preprocess": True, "batch_size": batch_size or 64, "on_bad_image": kind.on_bad_image}
+    run = Path(weights).parent / "run.json"
+    if held_out or (run.exists() and Path(weights).name == "model.keras" and names_from is None and not probing):
+        images = _held_out(run, model, images, held_out, common)
     if probing:
         probe = given(seeds=seeds, l2=l2, shots=few_shot or None)
         result = table = evaluation.few_shot(model, images, images, **probe, **common)
@@ -357,6 +371,35 @@ def evaluate(
     if report and first:
         evaluation.write_report(result, report, f"{weights} on {data}")
     return Result(result.to_dict(), table)
+
+
+def _held_out(run: Path, model: Any, images: Any, wanted: bool, common: dict[str, Any]) -> Any:
+    """Returns the images that a run held out, or if that is not `wanted` all, with a warning that it trained on them.
+
+    Raises ValueError where it is wanted, but the run has held nothing of these images out.
+    """
+    from keras_vit.data import has_test_split, open_data
+
+    record = json.loads(run.read_text()) if run.exists() else {}
+    reading = {name: common[name] for name in ("batch_size", "on_bad_image")} | {"seed": record.get("seed", 0)}
+    reading |= {"image_size": model.config.image_size, "channels": model.config.channels}
+    count, share = record.get("data", {}).get("examples"), None
+    same = bool(count) and not isinstance(images, Mapping) and not has_test_split(images)
+    if same:
+        with open_data(images, **reading) as everything:
+            share = max(0, 1 - count / everything.examples) or None
+        with open_data(images, holdout=share, **reading) as seen:  # the seed and the number decide which
+            same = seen.contents() == record["begun_with"]["training data"]
+    if wanted and same and share:
+        common["on_bad_image"] = "stop"  # it belongs to the stream
+        resize = model.config.pipeline
+        return open_data(images, split="validation", shuffle=False, resize=resize, holdout=share, **reading)
+    if wanted:
+        raise ValueError(f"--held-out needs the model.keras and the DATA of a run with --validation SHARE, not {run}.")
+    if same:
+        hint = " --held-out measures the others." if share else ""
+        warn_caller(f"The model was trained on {count:,} of these images, which says little of new ones.{hint}")
+    return images
 
 
 def _evaluate_pixels(weights: str, data: str, kind: inputs.Kind, masks: inputs.Masks) -> Result:

@@ -230,6 +230,12 @@ def _opened(file: Any) -> Iterator[Any]:
             called = "The given file object" if hasattr(file, "read") else "The given image"
             called = repr(str(file)) if is_path else called
             hint = "" if isinstance(error, OtherPixels) else " The file may be damaged."
+            if type(error).__name__ == "UnidentifiedImageError":  # whose message has the address of an object
+                source.seek(4)
+                is_heic = source.read(8) in (b"ftypheic", b"ftypheix", b"ftypmif1")
+                hint = "" if is_heic else " The file may be damaged, or not a picture."
+                known = "it is a HEIC, which is not supported. Convert it to JPEG"
+                error = ValueError(known if is_heic else "its format is not known")
             raise ValueError(f"{called} could not be read as a picture: {error}.{hint}") from error
 
 

@@ -21,6 +21,7 @@ from keras_vit._options import Number
 from keras_vit._processes import current
 from keras_vit.checkpoints import find_checkpoint, is_copy, is_keras_file, is_variant, resolve_source
 from keras_vit.checkpoints.accounting import Plan, check_arrays, fill, readable
+from keras_vit.checkpoints.catalogue import SHIPPED
 from keras_vit.checkpoints.files import Sidecars, open_file, read_sidecars, text_of_pair
 from keras_vit.checkpoints.layouts import owl, timm
 from keras_vit.checkpoints.layouts.jsons import mapping, number
@@ -380,9 +381,7 @@ def load_image_text(
     """
     if numerics is not None:
         check_choice("numerics", numerics, ("official", "publisher"))
-    if isinstance(source, str) and not os.path.exists(os.path.expanduser(source)):  # before it is fetched
-        tokenizers.need_library()
-    path = find_checkpoint(source, beside=tokenizers.TOKENIZER_FILES)
+    path = _fetched(source)
     source = _arguments.without_password(source)  # in messages
     known = None if like is None else find_like(like)
     file, sidecars = _arrays_of_towers(path), read_sidecars(path, like=known)
@@ -464,7 +463,14 @@ def holds_detector(source: Source) -> bool:
     path = None if is_variant(str(source)) else resolve_source(source)
     if path is None or is_keras_file(path):
         return False
-    return owl.recognise(_arrays_of_towers(find_checkpoint(path, beside=tokenizers.TOKENIZER_FILES)))
+    return owl.recognise(_arrays_of_towers(_fetched(path)))
+
+
+def _fetched(source: Source) -> Path:
+    """Returns the file of a source; ImportError, before it is fetched, where no library reads tokenizers."""
+    if isinstance(source, str) and source not in SHIPPED and not os.path.exists(os.path.expanduser(source)):
+        tokenizers.need_library()
+    return find_checkpoint(source, beside=tokenizers.TOKENIZER_FILES)
 
 
 def _arrays_of_towers(path: Path) -> Mapping[str, StoredArray]:

@@ -29,6 +29,7 @@ from keras_vit.training.distribution import UNSHARED, Batch, Sharing, randomness
 from keras_vit.training.recipes import Recipe, build_schedule
 
 _ABOUT = "about"  # the array of a checkpoint that holds JSON: the log, and whether the run was over
+PAUSE = 30.0  # seconds after which a run says its step, where there is no terminal for a bar
 _CHECKPOINT = re.compile(r"step-(\d+)\.npz")
 # Of `keep`.
 _MEASURES = ("val_accuracy", "val_ranking_precision", "val_mean_iou", "val_panoptic_quality", "val_ap")
@@ -92,6 +93,8 @@ class Loop:
             recorder = _Recorder(self, start, log)
             with recorder.bar, randomness_of_process(model, self.sharing.processes):
                 recorder.bar.update(start)
+                if start and self.verbose:
+                    report(f"{self.title}: goes on after step {start:,} of {self.steps:,}, the last one saved.")
                 if start < self.steps and not _out_of_patience(log, self.recipe.patience):
                     self._fit(model, batch, start, recorder, callbacks)
                 else:  # it was killed after its last checkpoint
@@ -161,7 +164,8 @@ class _Recorder(keras.callbacks.Callback):
         self.bar = ProgressBar(loop.title, loop.steps, shown=loop.verbose, stays=True)
         self.best_state: list[np.ndarray] | None = None  # where there is no folder with it
         self._batches = 0
-        self._begun = time.perf_counter() - (log[-1]["seconds"] if log else 0.0)
+        self._reported = time.perf_counter()
+        self._begun = self._reported - (log[-1]["seconds"] if log else 0.0)
 
     def on_train_batch_end(self, number: int, logs: Any = None) -> None:
         """Counts a batch, and ends `fit` after the last update, also where `every` does not divide them."""
@@ -169,6 +173,8 @@ class _Recorder(keras.callbacks.Callback):
         if self._batches % self.loop.recipe.accumulate == 0:
             self.step += 1
             self.bar.advance()
+            if self.loop.verbose and not self.bar.is_shown and time.perf_counter() - self._reported > PAUSE:
+                self._report()
         self.model.stop_training |= self.step == self.loop.steps
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
@@ -196,7 +202,11 @@ class _Recorder(keras.callbacks.Callback):
         note = ", ".join([f"loss {logs['loss']:.3f}", *noted])
         self.bar.note(note)
         if loop.verbose and not self.bar.is_shown:
-            report(f"{loop.title}: step {self.step:,} of {loop.steps:,}, {note}")
+            self._report(f", {note}")
+
+    def _report(self, note: str = "") -> None:
+        self._reported = time.perf_counter()
+        report(f"{self.loop.title}: step {self.step:,} of {self.loop.steps:,}{note}")
 
     def _advice(self, loss: float) -> str:
         before, folder = self.log[-1]["step"] if self.log else 0, self.loop.folder

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
@@ -287,7 +288,8 @@ def _devices_of(run: Run) -> str:
     devices = list(value.devices()) if hasattr(value, "devices") else [value.device]  # JAX has several
     shares, processes = max(len(devices), run.sharing.shares), run.sharing.processes.count
     where = str(devices[0]).rpartition("/device:")[2].lower() if shares == 1 else f"{shares} devices"
-    chosen = [f"{name}={value}" for name, value in arithmetic().items() if "cpu" in str(devices[0]).lower()]
+    is_cpu = "cpu" in str(devices[0]).lower()
+    chosen = [f"{name}={value}" for name, value in arithmetic().items() if is_cpu and name in os.environ]  # by a person
     return ", ".join([where, *([f"{processes} processes"] if processes > 1 else []), *chosen])
 
 
@@ -300,7 +302,7 @@ def _found(images: ImageStream, tests: ImageStream | None, evaluated: Any) -> st
     if names:
         found += f" ({', '.join(names if len(names) <= 5 else [*names[:5], '...'])})"
     if tests is None:
-        return f"{found} to train on, no images to evaluate on (validation=, or test/)"
+        return f"{found} to train on, no images to evaluate on (a share of these, or a folder test/)"
     split = names_of_splits(evaluated, tests.class_names).get("validation")
     return f"{found} to train on, {of_tests} to evaluate on" + (f" ({split})" if split else "")
 

@@ -38,6 +38,9 @@ COMMANDS = {
     "predict": ("predict", "PHOTO", "--weights", "MODEL"),
     "classify": ("classify", "PHOTO", "--names", "a,b", "--weights", "MODEL"),
     "segment": ("segment", "PHOTO", "-o", "OUT.png", "--weights", "MODEL"),
+    "detect": ("detect", "PHOTO", "--weights", "MODEL"),
+    "detect --names": ("detect", "PHOTO", "--names", "a,b", "--weights", "MODEL"),
+    "segment --names": ("segment", "PHOTO", "-o", "OUT.png", "--names", "a,b", "--weights", "MODEL"),
     "depth": ("depth", "PHOTO", "-o", "OUT.png", "--weights", "MODEL"),
     "inspect": ("inspect", "MODEL", "-o", "OUT.html", "--image", "PHOTO"),
     "convert": ("convert", "MODEL", "OUT.keras"),
@@ -63,8 +66,9 @@ COMMANDS = {
 # What does its work; every other pair is refused.
 WORKS = {
     **dict.fromkeys(("info", "convert"), {*KINDS} - {"words"}),  # a text tower comes with an image tower
-    **{"predict": {"classifier", "bit"}, "classify": set(), "segment": {"segmenter", "queries"}, "depth": {"depths"}},
+    **{"predict": {"classifier", "bit"}, "segment": {"segmenter", "queries"}, "depth": {"depths"}},
     **{"inspect": {"classifier", "features", "bit"}, "finetune": {"classifier", "features", "bit"}},
+    **dict.fromkeys(("classify", "detect", "detect --names", "segment --names"), set()),
     **{
         "finetune --recipe segmentation/eomt": {"classifier", "features", "queries"},
         "finetune --recipe segmentation/dinov2": {"classifier", "features"},
@@ -99,6 +103,8 @@ def test_it_works_or_says_whom_it_is_for(run, files, photo, colours, tmp_path, m
         return
     message = run(*arguments, code=1).err
     assert not re.search(r"has no attribute|\w+Error|None", message), message
+    if command.split()[0] in ("classify", "depth", "detect", "segment") and kind != "words":
+        assert f"`keras-vit {command}` takes " in message
     assert len(message) < 600 and message.count("\n") <= 2, message
     assert not list(tmp_path.glob("OUT*"))
 

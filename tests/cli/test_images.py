@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -122,6 +123,47 @@ def test_finetune(run, arguments, tmp_path):
     assert "[red] one" in streams.out
     # The same again is the same run, which is over.
     assert str(output) in run(*arguments, *options).out
+
+
+def test_what_a_run_held_out_is_measured_alone(run, colours, tiny, tmp_path):
+    """The log of the run has the same loss; elsewhere a warning says what the run was trained on."""
+    data, model = tmp_path / "photos", tmp_path / "run" / "model.keras"
+    shutil.copytree(colours / "train", data)
+    options = ("--batch-size", 2, "--image-size", 8, "--steps", 2, "--validation", 0.25, "--output", tmp_path / "run")
+    done = run("finetune", tiny(), data, *options, "--seed", 3)
+    assert f"keras-vit evaluate {model} {data} --held-out\n" in done.out
+    logged = float((tmp_path / "run" / "log.csv").read_text().split("\n")[2].split(",")[4])
+    held = json.loads(run("evaluate", model, data, "--held-out", "--json").out)
+    # Float32, in batches of another size.
+    assert held["examples"] == 3 and held["loss"] == pytest.approx(logged, rel=1e-5)
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        everything = run("evaluate", model, data, "--json")
+    assert json.loads(everything.out)["examples"] == 12
+    assert "trained on 9 of these images" in everything.err and "--held-out measures the others" in everything.err
+    for other in (colours, colours / "test"):
+        assert "trained on" not in run("evaluate", model, other).err
+        assert "--held-out needs" in run("evaluate", model, other, "--held-out", code=1).err
+    (tmp_path / "run" / "step-00000002.npz").unlink()
+    said = run("finetune", tiny(), data, *options, "--seed", 3, "--steps", 2, code=1).err
+    assert "other settings: the weights differ" in said and "--restart" in said and "resume=" not in said
+
+
+def test_files_that_are_not_pictures(run, tiny, photo, tmp_path):
+    """The message has the flag that leaves them out, and no objects of Python."""
+    shutil.copy(photo, tmp_path / "photo.jpg")
+    (tmp_path / "notes.jpg").write_text("no picture")
+    (tmp_path / "phone.jpg").write_bytes(b"\0\0\0\x18ftypheic" + bytes(99))
+    command = ("predict", photo, tmp_path / "notes.jpg", tmp_path / "phone.jpg", "--weights", tiny())
+    said = run(*command, code=1).err
+    assert "notes.jpg: it cannot be read as an image: its format is not known. There are 2 such files." in said
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        said = run(*command, "--skip-unreadable")
+    assert "photo.png" in said.out and "phone.jpg is left out: " in said.err
+    assert "it is a HEIC, which is not supported. Convert it to JPEG" in said.err and "BufferedReader" not in said.err
+    said = run("embed", tmp_path, "-o", tmp_path / "x.npz", "--weights", tiny(), code=1).err
+    assert "or pass --skip-unreadable to leave" in said and "on_bad_image" not in said
 
 
 def test_finetune_refuses_before_it_writes(run, arguments, tmp_path):

@@ -163,7 +163,7 @@ def test_values_that_make_no_sense_are_wrong_usage(run, command):
     words = command.split()
     flag = next((word.partition("=")[0] for word in reversed(words) if word.startswith("--")), words[0])
     err = run(*words, code=2).err
-    assert (flag in err or "requires an argument" in err) and "--help`" in err
+    assert (flag in err or "is missing. For example:" in err) and "--help`" in err
 
 
 def test_no_command_is_wrong_usage():
@@ -173,7 +173,18 @@ def test_no_command_is_wrong_usage():
 @pytest.mark.parametrize(("wrong", "right"), [("finetun", "finetune"), ("Predict", "predict"), ("exprt", "export")])
 def test_a_wrong_command_is_answered_with_the_nearest(run, wrong, right):
     assert f'Unknown command "{wrong}". Did you mean "{right}"?' in run(wrong, "glyphs", code=2).err
-    assert "Did you mean --steps?" in run("finetune", "glyphs", "photos", "--stps", "3", code=2).err
+    for flag, meant in (("--stps", "--steps"), ("--lr", "--learning-rate")):
+        assert f"Did you mean {meant}?" in run("finetune", "glyphs", "photos", flag, "3", code=2).err
+
+
+@pytest.mark.parametrize(
+    "command", ["segment photo.jpg -o x", "depth photo.jpg -o x", "detect photo.jpg", "classify a"]
+)
+def test_weights_that_are_missing_are_shown_in_an_example(run, command):
+    said = run(*command.split(), code=2).err
+    assert said.startswith(f"keras-vit: --weights is missing. For example:\n  keras-vit {command.split()[0]} photo.jpg")
+    assert "--weights \\\n      hf://" in said
+    assert "--weights requires an argument" in run(*command.split(), "--weights", code=2).err
 
 
 PLACED = {
@@ -213,6 +224,7 @@ def test_an_option_that_does_not_apply_is_refused(run, place, line, flag):
         (KeyError("name"), "KeyError: 'name'"),
         (OSError("[red]\x1b]0;title\x07\x9b31m.npz"), r"[red]\x1b]0;title\x07\x9b31m.npz"),
         (ValueError("/photos/batch_size=32/a.png"), "/photos/batch_size=32/a.png"),
+        (ValueError("Give family='ViT', not models=True or steps=3."), "Give --family ViT, not --models or steps=3."),
         (KeyboardInterrupt(), "interrupted"),
     ],
 )
@@ -223,6 +235,20 @@ def test_an_error_is_its_first_words(monkeypatch, run, error, message):
     monkeypatch.setattr("keras_vit.checkpoints.list_weights", raise_error)
     code = 130 if message == "interrupted" else 1
     assert run("list", code=code).err == f"keras-vit: {message}\n"
+
+
+def test_an_interrupted_run_says_that_its_command_goes_on(monkeypatch, run, place):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("keras_vit.cli.inputs.check_source", interrupt)
+    said = "keras-vit: interrupted. The same command goes on with what it has saved.\n"
+    assert run("embed", "photos", "-o", "x.npz", code=130).err == said
+
+
+def test_names_in_a_narrow_table_can_be_copied(monkeypatch, run):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert "hf://timm/vit_base_patch16_384.augreg_in21k_ft_in1k " in run("list", "B/16").out
 
 
 def test_where_an_error_came_from_is_shown_when_asked_for(monkeypatch, capsys):

@@ -130,7 +130,7 @@ def plan_of_text(file: Mapping[str, StoredArray], sidecars: Sidecars) -> tuple[P
             raise ValueError(f"The file is {what}. Supported are CLIP, SigLIP and LiT with two Transformers, and TIPS.")
     found = _find(file)
     if found is None:
-        raise ValueError("The file has no text tower of a CLIP, SigLIP, LiT or TIPS. Use load(...) for an image tower.")
+        raise ValueError("The file has no text tower of a CLIP, SigLIP, LiT or TIPS: it is a model of images only.")
     kind, names, outer = found
     inside = {name.removeprefix(outer): array for name, array in file.items() if name.startswith(outer)}
     tops = (names.projection, f"{names.projection}.weight", f"{names.projection}.bias") if names.outside else ()
