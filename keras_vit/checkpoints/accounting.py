@@ -226,9 +226,11 @@ def fill(
     convert: Callable[[str, np.ndarray], np.ndarray] = lambda path, values: values,
     report: Callable[[int], None] = lambda bytes: None,
 ) -> None:
-    """Assigns every weight of `model` once, from the arrays of a file by its plan, one array in memory at a time."""
-    # `convert(path, values)` is applied to each array, which `check_arrays` has checked; `report` is given the number
-    # of bytes after each.
+    """Assigns every weight of `model` once, from the arrays of a file by its plan, one array in memory at a time.
+
+    `convert(path, values)` is applied to each array, which `check_arrays` has checked; `report` is given the number of
+    bytes after each.
+    """
     from keras_vit.layers import assign  # needs Keras, unlike everything else about files
 
     weights = models.weights_by_path(model)
@@ -283,8 +285,10 @@ def check_fits_float32(*parts: "keras.Model") -> None:
 
 
 def extract(model: "keras.Model", layout: Layout, stack: bool = False) -> Iterator[tuple[str, np.ndarray]]:
-    """Returns an iterator over (name, float32 array) of a model in a layout, sorted by name, computed one at a time."""
-    # `stack` stacks the arrays of all blocks.
+    """Returns an iterator over (name, float32 array) of a model in a layout, sorted by name, computed one at a time.
+
+    `stack` stacks the arrays of all blocks.
+    """
     import keras
 
     config, weights = model.config, models.weights_by_path(model)
@@ -396,9 +400,11 @@ def squarest_grid(patches: int) -> tuple[int, int]:
 
 
 def rows_before_patches(rows: int, known: Sequence[int], sidecars: Sidecars, patch: Sequence[int]) -> int | None:
-    """Returns how many rows of a table of positions are not of patches, one of `known`; None for no sound grid."""
-    # The first that leaves what `grid_size` says; else the first that leaves a square, or the patches of `image_size`.
-    # That is also the size to resize to: a class token and 8 x 8 patches stay such where 5 x 13 patches are asked for.
+    """Returns how many rows of a table of positions are not of patches, one of `known`; None for no sound grid.
+
+    The first that leaves what `grid_size` says; else the first that leaves a square, or the patches of `image_size`.
+    That is also the size to resize to: a class token and 8 x 8 patches stay such where 5 x 13 patches are asked for.
+    """
     if sidecars.grid_size is not None and rows - math.prod(sidecars.grid_size) in known:
         return rows - math.prod(sidecars.grid_size)
     asked = sidecars.grid_at_size(patch)
@@ -433,8 +439,10 @@ def renamed(
 
 
 def mixer_config(arrays: Collection[str], block: str, tokens: int, fields: dict[str, Any]) -> ViTConfig:
-    """Returns the config of an MLP-Mixer with the squarest grid of so many tokens; `fields` are its other fields."""
-    # `block` is what stands before the numbers of the blocks.
+    """Returns the config of an MLP-Mixer with the squarest grid of so many tokens; `fields` are its other fields.
+
+    `block` is what stands before the numbers of the blocks.
+    """
     size = tuple(n * patch for n, patch in zip(squarest_grid(tokens), fields["patch_size"], strict=True))
     mixer = {"heads": 1, "class_token": False, "position_embedding": "none", "pooling": "avg"}
     return ViTConfig(image_size=size, depth=depth_of(arrays, block), **mixer, **fields)  # ty: ignore[invalid-argument-type]

@@ -65,10 +65,12 @@ def open_checkpoint(
     like: Any = None,
     state: str | None = None,
 ) -> Plan:
-    """Returns how a checkpoint file is to be read: its layout, config and arrays. No weight is read."""
-    # Arguments as in `keras_vit.load`, except that `head` is a file. `image_size` gives the grid if the number of
-    # patches is not a square. What the arrays do not determine comes from the JSON files beside the file, then from
-    # `like`, then from the defaults of the family.
+    """Returns how a checkpoint file is to be read: its layout, config and arrays. No weight is read.
+
+    Arguments as in `keras_vit.load`, except that `head` is a file. `image_size` gives the grid if the number of patches
+    is not a square. What the arrays do not determine comes from the JSON files beside the file, then from `like`, then
+    from the defaults of the family.
+    """
     options = {"like": None if like is None else timm_json.find_like(like), "grid_size": grid_size}
     if head is None:
         return _plan_at(path, numerics, state, image_size=image_size, max_depth=max_depth, **options)
@@ -165,9 +167,11 @@ def load_model(
     name: str | None = None,
     dtype: Any = None,
 ) -> "models.VisionTransformer | models.BiT":
-    """Returns a new model of `config`, filled from the file at `path` by its plan, each weight once."""
-    # `config` may differ from `plan.config` in what is not stored, in the image size (position embeddings are resized),
-    # and in leaving out the head or the pre-logits. The head is new and zero unless `keep_head`.
+    """Returns a new model of `config`, filled from the file at `path` by its plan, each weight once.
+
+    `config` may differ from `plan.config` in what is not stored, in the image size (position embeddings are resized),
+    and in leaving out the head or the pre-logits. The head is new and zero unless `keep_head`.
+    """
     source = str(path)
     check_arrays(plan, source)
     if not plan.is_grid_known:

@@ -295,8 +295,10 @@ class _Unpickler(pickle.Unpickler):
 
 
 def read_pickle(stream: io.BytesIO, path: pathlib.Path) -> Any:
-    """Returns the data of the pickle at the stream's position, with `Storage`, `Tensor` and `_Object` objects in it."""
-    # Leaves the stream behind the pickle.
+    """Returns the data of the pickle at the stream's position, with `Storage`, `Tensor` and `_Object` objects in it.
+
+    Leaves the stream behind the pickle.
+    """
     start, tuples = stream.tell(), 0
     try:
         # Python's unpickler takes memory for the largest number under which a pickle remembers a value.

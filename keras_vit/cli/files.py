@@ -70,8 +70,7 @@ def info(source: str | None = None, /, *, like: inputs.Like = None) -> Result:
 
 
 def _keras_file(path: str) -> dict[str, Any]:
-    """Returns what a `.keras` or `.weights.h5` file says of its model, for `--json`."""
-    # Needs no Keras.
+    """Returns what a `.keras` or `.weights.h5` file says of its model, for `--json`. Needs no Keras."""
     from keras_vit.checkpoints import config_in_file
     from keras_vit.models import count_weights, variant_of
 

@@ -498,8 +498,10 @@ def _are_pixels(data: Any) -> bool:
 
 
 def one_class_each(labels: Any, where: str, target: str = "class", classes: int | None = None) -> np.ndarray:
-    """Returns the class of each image, int64 `(batch,)`, from integers or one-hot rows."""
-    # Labels of other targets become float32 `(batch, classes)`, `(batch, 1)` for numbers.
+    """Returns the class of each image, int64 `(batch,)`, from integers or one-hot rows.
+
+    Labels of other targets become float32 `(batch, classes)`, `(batch, 1)` for numbers.
+    """
     if target == "class" and classes == 1:  # one-hot rows of one column would be read as the number of class 1
         return np.zeros(len(labels), "int64")
     checked, _ = check_labels(labels, None, where, target=target)
@@ -548,7 +550,9 @@ def predictor(model: Any) -> Callable[[np.ndarray], np.ndarray]:
 
 
 def all_outputs(rows: Pairs, processes: Processes) -> tuple[np.ndarray, np.ndarray]:
-    """The outputs and the labels of all batches and processes, each joined along the first axis."""
-    # `rows` yields `(outputs, labels)` for each batch of this process, one or more.
+    """The outputs and the labels of all batches and processes, each joined along the first axis.
+
+    `rows` yields `(outputs, labels)` for each batch of this process, one or more.
+    """
     outputs, labels = zip(*rows, strict=True)
     return processes.in_order(outputs), processes.in_order(labels)

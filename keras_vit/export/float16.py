@@ -87,9 +87,11 @@ def distance(answers: dict[str, np.ndarray], expected: dict[str, np.ndarray]) ->
 
 
 def check(row: Any, path: Path, float32: Path, images: np.ndarray) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """The answers of a file in float16, and as plain data `peak`, its `place`, and `loud`, the error of loud norms."""
-    # `float32` is the same file in float32, which says what is right there. Without a way to compute the file there are
-    # no answers, and the reason stands under `why`.
+    """The answers of a file in float16, and as plain data `peak`, its `place`, and `loud`, the error of loud norms.
+
+    `float32` is the same file in float32, which says what is right there. Without a way to compute the file there are
+    no answers, and the reason stands under `why`.
+    """
     with np.errstate(all="ignore"):
         try:
             found = row.compute(path, images, np.float16)

@@ -111,8 +111,10 @@ class Format(abc.ABC):
         return Operators([], [])
 
     def change_precision(self, source: Path, target: Path, precision: str, calibration: np.ndarray | None) -> None:
-        """Makes the file `target`, of another precision, from one in float32, without the model."""
-        # Calibration images are as the file takes them, None for precisions that need none.
+        """Makes the file `target`, of another precision, from one in float32, without the model.
+
+        Calibration images are as the file takes them, None for precisions that need none.
+        """
         raise NotImplementedError(f"{self.name} files have only the precision float32.")
 
     def run(self, path: Path, images: np.ndarray) -> Answers:

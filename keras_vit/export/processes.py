@@ -41,9 +41,11 @@ class Job(NamedTuple):
 
 
 def write(model: Model, job: Job, calibration: np.ndarray | None, path: Path) -> dict[str, Any]:
-    """Writes a file under the format's backend; returns its `operators`, and those that its runtime lacks."""
-    # `calibration` is images as the file takes them, for precisions that need some. Another precision than float32
-    # leaves a float32 file beside `path`.
+    """Writes a file under the format's backend; returns its `operators`, and those that its runtime lacks.
+
+    `calibration` is images as the file takes them, for precisions that need some. Another precision than float32 leaves
+    a float32 file beside `path`.
+    """
     row = FORMATS[job.format]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the converters about their own insides
@@ -180,9 +182,11 @@ def _end_with_parent() -> None:
 def run_in_fresh_process(
     row: Format, path: Path, images: list[np.ndarray], batch: int | None, latency: bool, in_float16: bool = False
 ) -> tuple[list[Answers], dict[str, Any]]:
-    """Runs a file in a process without Keras; returns its outputs for each array of images, by name, and the times."""
-    # With `in_float16` the outputs of the first batch in float16 stand at the end, and `float16` beside the times (see
-    # `float16.check`).
+    """Runs a file in a process without Keras; returns its outputs for each array of images, by name, and the times.
+
+    With `in_float16` the outputs of the first batch in float16 stand at the end, and `float16` beside the times (see
+    `float16.check`).
+    """
     folder = path.parent / "answers"
     folder.mkdir()
     np.savez(folder / "images.npz", *images)
@@ -200,8 +204,10 @@ def run_in_fresh_process(
 def run_job(
     folder: Path, format: str, file: str, sizes: list[int], latency: bool, float32: str | None = None
 ) -> dict[str, Any]:
-    """Runs a file in a process of its own, and returns the times; the outputs for array i of the images are `i.npz`."""
-    # With `float32`, the same file in that precision, the first batch is computed in float16 as well.
+    """Runs a file in a process of its own, and returns the times; the outputs for array i of the images are `i.npz`.
+
+    With `float32`, the same file in that precision, the first batch is computed in float16 as well.
+    """
     row = FORMATS[format]
     images = [*np.load(folder / "images.npz", allow_pickle=False).values()]
     first = images[0].take(range(sizes[0]), axis=0, mode="wrap")

@@ -431,9 +431,11 @@ def check_labels(labels: np.ndarray, images: np.ndarray, classes: int | None) ->
 
 
 def as_model_input(images: np.ndarray, dtype: str, config: Config | None) -> np.ndarray:
-    """Returns images, uint8 pixels or float32, as the input of a file or model that takes `dtype`."""
-    # Other pixels become float32, normalised as the config says unless the model does that itself; without a config
-    # they stay in 0..255.
+    """Returns images, uint8 pixels or float32, as the input of a file or model that takes `dtype`.
+
+    Other pixels become float32, normalised as the config says unless the model does that itself; without a config they
+    stay in 0..255.
+    """
     if images.dtype != "uint8" or dtype == "uint8":
         return images
     pixels = images.astype("float32")

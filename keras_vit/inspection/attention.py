@@ -258,9 +258,11 @@ def read_attention(
     batch_size: int,
     read: Callable[[int | str, np.ndarray], None],
 ) -> None:
-    """Calls `read(block, weights)` with the attention weights of each block, batch by batch, in the model's order."""
-    # `blocks` are numbers and `"pooling"`; `read` gets numbers from 0, and one block at a time, because the weights of
-    # all may not fit into memory.
+    """Calls `read(block, weights)` with the attention weights of each block, batch by batch, in the model's order.
+
+    `blocks` are numbers and `"pooling"`; `read` gets numbers from 0, and one block at a time, because the weights of
+    all may not fit into memory.
+    """
     places = [_block_number(probe, block) for block in blocks]
     if probe.config.depth - 1 in places:
         probe.check_all_tokens()

@@ -34,9 +34,11 @@ class Probe:
             raise TypeError(f"model must be a VisionTransformer, but {kind} {self.inner.name} has no attention.")
 
     def run(self, images: Any, calls: Mapping[str, Call]) -> Any:
-        """Returns the model's outputs for a batch of images, an array or a tensor, and sets `grid`."""
-        # `calls` are functions `(layer, *arguments, **options)` by the names of layers of the Vision Transformer or
-        # BiT, in place of the layers' own.
+        """Returns the model's outputs for a batch of images, an array or a tensor, and sets `grid`.
+
+        `calls` are functions `(layer, *arguments, **options)` by the names of layers of the Vision Transformer or BiT,
+        in place of the layers' own.
+        """
 
         def embed(layer: Any, *args: Any, **options: Any) -> Any:
             output = calls.get("embedding", type(layer).__call__)(layer, *args, **options)

@@ -195,8 +195,7 @@ def activated(layer: Any, x: Any, activation: str, training: bool | None) -> Any
 
 
 def not_none(**options: Any) -> dict[str, Any]:
-    """The options that are not None."""
-    # What somebody has put in a layer's place may not know the others.
+    """The options that are not None. What somebody has put in a layer's place may not know the others."""
     return {name: value for name, value in options.items() if value is not None}
 
 
@@ -352,14 +351,18 @@ class DrawnSeed(keras.random.SeedGenerator):
 
 
 def dropout(x: Tensor, rate: float, seed: Any) -> Tensor:
-    """Returns `x` with elements set to zero with probability `rate`, the others divided by `1 - rate`."""
-    # The seed has been drawn already; `x` itself where it is None.
+    """Returns `x` with elements set to zero with probability `rate`, the others divided by `1 - rate`.
+
+    The seed has been drawn already; `x` itself where it is None.
+    """
     return x if seed is None else x * _mask(ops.shape(x), rate, seed, x.dtype)
 
 
 def drop_path(x: Tensor, rate: float, seed: Any) -> Tensor:
-    """Returns `x` with whole examples set to zero with probability `rate`, the others divided by `1 - rate`."""
-    # The seed has been drawn already; `x` itself where it is None.
+    """Returns `x` with whole examples set to zero with probability `rate`, the others divided by `1 - rate`.
+
+    The seed has been drawn already; `x` itself where it is None.
+    """
     if seed is None:
         return x
     shape = (ops.shape(x)[0], *(1 for _ in x.shape[1:]))

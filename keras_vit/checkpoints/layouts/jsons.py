@@ -89,8 +89,10 @@ def prepared_by(config: ViTConfig, mode_key: str = "crop_mode") -> Fields:
 def preparation_in(
     config: Mapping[str, Any], default: Fields, mode_key: str = "crop_mode", crop_key: str = "crop_pct"
 ) -> Fields:
-    """Returns how timm's `pretrained_cfg` or open_clip's `preprocess_cfg` prepares images, as fields of a config."""
-    # `mode_key` is `"crop_mode"` for timm and `"resize_mode"` for open_clip, whose config has no crop ratio.
+    """Returns how timm's `pretrained_cfg` or open_clip's `preprocess_cfg` prepares images, as fields of a config.
+
+    `mode_key` is `"crop_mode"` for timm and `"resize_mode"` for open_clip, whose config has no crop ratio.
+    """
     mode = value_in(config, mode_key, _MODES[mode_key], file="the JSON file")
     if mode_key == "resize_mode":
         read = ("size", "mean", "std", "interpolation", "resize_mode", "fill_color")  # the model decides the size

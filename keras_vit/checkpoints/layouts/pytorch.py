@@ -451,9 +451,11 @@ def _positions(
     registers_first: bool = False,
     default_size: int = 224,
 ) -> tuple[str, tuple[int, int], list[Notice], bool]:
-    """Returns what rows of positions belong to (None: no table), the grid, warnings, and whether the grid is known."""
-    # `registers_first` is for timm's tables, where the class token beside registers has its position in it;
-    # `default_size` is assumed without a table and a config.
+    """Returns what rows of positions belong to (None: no table), the grid, warnings, and whether the grid is known.
+
+    `registers_first` is for timm's tables, where the class token beside registers has its position in it;
+    `default_size` is assumed without a table and a config.
+    """
     warnings, grid = [], None
     if given is not None:
         grid = (max(given[0] // patch[0], 1), max(given[1] // patch[1], 1))

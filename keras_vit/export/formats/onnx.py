@@ -219,10 +219,12 @@ class ONNX(Format):
     def change_precision(
         self, source: Path, target: Path, precision: str, calibration: np.ndarray | None = None
     ) -> None:
-        """Writes the file `target`, of another precision, from one in float32, with the tools of ONNX Runtime."""
-        # `"float16"`: all computes in float16. `"dynamic_int8"`: weights of matrix products are stored in 8 bits, and
-        # what they are multiplied with is quantized when it is there; convolutions stay in float32, because ONNX
-        # Runtime's integer convolution is slower.
+        """Writes the file `target`, of another precision, from one in float32, with the tools of ONNX Runtime.
+
+        `"float16"`: all computes in float16. `"dynamic_int8"`: weights of matrix products are stored in 8 bits, and
+        what they are multiplied with is quantized when it is there; convolutions stay in float32, because ONNX
+        Runtime's integer convolution is slower.
+        """
         if precision == "float16":
             _to_float16(source, target)
             return
