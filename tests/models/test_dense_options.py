@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from keras_vit import training
-from keras_vit.models import count_macs, count_weights
+from keras_vit.models import count_macs
 from tests import small_models as small
 from tests.compute import forward
 from tests.tolerances import SAME_FUNCTION
@@ -90,6 +90,6 @@ def test_an_option(kind, option, tmp_path, backend):
 def test_what_makes_no_sense_is_refused():
     with pytest.raises(ValueError, match="backbone must have patch_drop=0.0, but has 0.5"):
         small.small_eomt_config(backbone=small.small_backbone_config(patch_drop=0.5))
-    for count, config in ((count_macs, KINDS["DPT"]), (count_weights, small.small_text_encoder_config())):
+    for count, config in ((count_macs, KINDS["DPT"]), (count_macs, small.small_text_encoder_config())):
         with pytest.raises(TypeError, match="config must be a ViTConfig or a BiTConfig, but .* was given"):
             count(config)
