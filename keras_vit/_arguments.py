@@ -127,7 +127,7 @@ def _escaped(character: str) -> str:
 
 
 def without_password(address: object) -> str:
-    """Returns an address, or any other text, without the name and password of a user before its host."""
+    """An address, or any other text, without the name and password of a user before its host."""
     return re.sub(r"^(\w+://)[^/?#]*@", r"\1", str(address))
 
 
@@ -179,7 +179,7 @@ def did_you_mean(name: str, known: Mapping[str, str]) -> str:
 
 
 def listing(names: Sequence[object], most: int = 5) -> str:
-    """Returns the first `most` of these names, quoted and safe to show: `'a', 'b' and 3 more`."""
+    """The first `most` of these names, quoted and safe to show: `'a', 'b' and 3 more`."""
     first = ", ".join(repr(printable(name, 40)) for name in names[:most])
     return f"{first} and {len(names) - most} more" if len(names) > most else first
 
@@ -204,7 +204,7 @@ def warn_caller(message: str, category: type[Warning] = UserWarning, where: Mapp
 
 
 def check_flag(name: str, value: Any) -> bool:
-    """Returns the value of an argument or a field; TypeError unless it is True or False."""
+    """The value of an argument or a field; TypeError unless it is True or False."""
     if not isinstance(value, bool):
         raise TypeError(f"{name} must be True or False, but {value!r} was given.")
     return value
@@ -238,13 +238,13 @@ def require_packages(what: str, packages: tuple[str, ...], extra: str) -> None:
 
 
 def unit_vectors(vectors: np.ndarray) -> np.ndarray:
-    """Returns vectors along the last axis scaled to length 1; those of zeros stay as they are."""
+    """Vectors along the last axis scaled to length 1; those of zeros stay as they are."""
     lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
     return vectors / np.where(lengths > 0, lengths, 1)
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
-    """Returns the softmax of logits along the last axis."""
+    """The softmax of logits along the last axis."""
     weights = np.exp(logits - logits.max(-1, keepdims=True))
     return weights / weights.sum(-1, keepdims=True)
 

@@ -21,7 +21,7 @@ _LONGEST_NAME = 60  # characters of a name that a temporary one repeats: with fo
 
 
 def expanded_path(path: Any) -> Any:
-    """Returns a path with its `~` expanded, at every door, and anything else as it is."""
+    """A path with its `~` expanded, at every door, and anything else as it is."""
     return os.path.expanduser(path) if isinstance(path, (str, os.PathLike)) else path
 
 

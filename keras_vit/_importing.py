@@ -33,7 +33,7 @@ IS_PROGRAM = PurePath(_started).stem == "keras-vit" or (_started == "-m" and not
 
 
 def pip_install(extra: str) -> str:
-    """Returns the command that installs an extra, for messages."""
+    """The command that installs an extra, for messages."""
     return f'pip install "{DISTRIBUTION}[{extra}]"'
 
 

@@ -65,19 +65,19 @@ def no_gradients() -> contextlib.AbstractContextManager[Any]:
 
 
 def layers_inside(layer: keras.layers.Layer, include_self: bool = True) -> list[keras.layers.Layer]:
-    """Returns all layers inside a layer or model, outer ones first, with itself before them if `include_self`."""
+    """All layers inside a layer or model, outer ones first, with itself before them if `include_self`."""
     # Without it, freezing, adapters and quantization do not reach layers inside layers.
     return layer._flatten_layers(include_self=include_self)
 
 
 def own_trainable_weights(layer: keras.layers.Layer) -> list[keras.Variable]:
-    """Returns a layer's own weights that are made to be trained, frozen or not; not those of layers inside it."""
+    """A layer's own weights that are made to be trained, frozen or not; not those of layers inside it."""
     # Without it, what LoRA froze stays frozen when its layer trains.
     return layer._trainable_variables
 
 
 def layout_of(variable: keras.Variable) -> Any:
-    """Returns the layout by which a variable is spread over devices; None where there is one device or no layouts."""
+    """The layout by which a variable is spread over devices; None where there is one device or no layouts."""
     # Without it, momentum is copied to each device.
     return getattr(variable, "_layout", None)
 
@@ -106,7 +106,7 @@ def clear_losses(layer: keras.layers.Layer) -> None:
 
 
 def own_metrics(model: keras.Model) -> list[keras.Metric]:
-    """Returns the metrics of `compile`, without those of layers inside."""
+    """The metrics of `compile`, without those of layers inside."""
     # Without it, each update asks every layer three times.
     return model._get_own_metrics()
 
@@ -118,13 +118,13 @@ def is_rematerialized(layer: keras.layers.Layer) -> bool:
 
 
 def raw_value(variable: keras.Variable) -> Any:
-    """Returns the tensor of a variable in its own dtype, also where Keras would cast it."""
+    """The tensor of a variable in its own dtype, also where Keras would cast it."""
     # Without it, the tensor is read and cast again in every call.
     return variable._value
 
 
 def raw_values(variables: list[keras.Variable]) -> list[Any]:
-    """Returns the tensors of variables in their own dtypes."""
+    """The tensors of variables in their own dtypes."""
     # Without it, each is read by a call, and there are hundreds.
     return [variable._value for variable in variables]
 
@@ -161,7 +161,7 @@ def has_onednn_product() -> bool:
 
 
 def onednn_product(x: Any, kernel: Any, bias: Any = None) -> Any:
-    """Returns `x @ kernel + bias` for float32 tensors `(..., D)` and `(D, units)` on a CPU, by oneDNN."""
+    """`x @ kernel + bias` for float32 tensors `(..., D)` and `(D, units)` on a CPU, by oneDNN."""
     return onednn_product_of_packed(x, kernel.t(), bias)
 
 
@@ -287,7 +287,7 @@ class DecayingOptimizer(keras.optimizers.Optimizer):
     # itself, and weights decay twice.
 
     def index_of(self, variable: keras.Variable) -> int:
-        """Returns a weight's place among those that the optimizer was built for; on TensorFlow also of its `value`."""
+        """A weight's place among those that the optimizer was built for; on TensorFlow also of its `value`."""
         # Without it, optimizers search for it.
         return self._get_variable_index(variable)
 
@@ -302,7 +302,7 @@ class DecayingOptimizer(keras.optimizers.Optimizer):
         return keras.backend.backend() == "torch" and not in_stateless_scope()
 
     def clip_gradients(self, grads: list[Tensor]) -> list[Tensor]:
-        """Returns the clipped gradients of an update; with accumulation, `grads` are means over the batches."""
+        """The clipped gradients of an update; with accumulation, `grads` are means over the batches."""
         return super()._clip_gradients(grads)
 
     def update_all(self, grads: list[Tensor], variables: list[keras.Variable], learning_rate: Any) -> bool:
@@ -335,7 +335,7 @@ class TrackingModel(_Model):
     # weight, and some subclasses, whose `compute_loss` takes no `training`, do not train.
 
     def known_layers(self) -> list[keras.layers.Layer] | None:
-        """Returns the model and all layers inside, outer ones first; None where they may have changed."""
+        """The model and all layers inside, outer ones first; None where they may have changed."""
         return None
 
     def has_other_variables(self) -> bool:

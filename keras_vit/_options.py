@@ -66,14 +66,14 @@ class Options(PlainData):
         return new
 
     def adapted(self, given: Iterable[str] | None = None, **changes: Any) -> Self:
-        """Returns a copy with values in some fields that nobody gave; `given` is what the copy says of itself."""
+        """A copy with values in some fields that nobody gave; `given` is what the copy says of itself."""
         new = dataclasses.replace(self, **changes)
         object.__setattr__(new, "given", self.given if given is None else frozenset(given))
         return new
 
     @classmethod
     def from_dict(cls, fields: Mapping[str, Any]) -> Self:
-        """Returns the options of a dictionary, also of JSON; without `given`, a person wrote all that are there."""
+        """The options of a dictionary, also of JSON; without `given`, a person wrote all that are there."""
         named = {name: value for name, value in fields.items() if name != "given"}
         refuse_unknown(named, (field.name for field in dataclasses.fields(cls)), cls.__name__)
         return cls(**named).adapted(fields.get("given", named))
@@ -147,7 +147,7 @@ def as_python(value: Any) -> Any:
 
 
 def option(default: Any = None, *, when: Mapping[str, Any], **settings: Any) -> Any:
-    """Returns a field that applies only where each axis of a situation, such as "target", has one of some values."""
+    """A field that applies only where each axis of a situation, such as "target", has one of some values."""
     return dataclasses.field(default=default, metadata={"when": when}, **settings)
 
 
@@ -231,12 +231,12 @@ class Number:
 
 
 def UpTo(most: float) -> Number:
-    """Returns the check of a number from 0 to `most`."""
+    """The check of a number from 0 to `most`."""
     return Number(f"a number from 0 to {most:g}", lambda n: 0 <= n <= most)
 
 
 def Whole(least: int, otherwise: str = "") -> Number:
-    """Returns the check of an integer of at least `least`; messages say what else there is."""
+    """The check of an integer of at least `least`; messages say what else there is."""
     return Number(f"a whole number of at least {least}{otherwise}", lambda n: n >= least, whole=True)
 
 
@@ -289,7 +289,7 @@ class Instance:
 
     @classmethod
     def of(cls, *annotations: Any) -> Check:
-        """Returns the check of these types, or none if one of them is a number, a collection or a name in quotes."""
+        """The check of these types, or none if one of them is a number, a collection or a name in quotes."""
         classes = tuple(typing.get_origin(annotation) or annotation for annotation in annotations)
         strict = (isinstance(kind, type) and (kind in _WORDS or kind.__module__ not in _LOOSE) for kind in classes)
         return cls(classes) if all(strict) else _anything

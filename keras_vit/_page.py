@@ -36,7 +36,7 @@ def tag(name: str, *content: object, **attributes: object) -> Html:
 
 
 def _escaped(content: object) -> str:
-    """Returns HTML as it is, anything else as one line of at most 1,000 characters without marks of HTML."""
+    """HTML as it is, anything else as one line of at most 1,000 characters without marks of HTML."""
     return content if isinstance(content, Html) else escape(printable(content, _LONGEST))
 
 
@@ -62,12 +62,12 @@ def small_image(pixels: np.ndarray) -> np.ndarray:
 
 
 def thumbnail(pixels: np.ndarray) -> Html:
-    """Returns a small copy of an image, uint8 `(height, width, channels)`, as an element for a grid with captions."""
+    """A small copy of an image, uint8 `(height, width, channels)`, as an element for a grid with captions."""
     return tag("img", src=image_address(small_image(pixels)), alt="")
 
 
 def html_tiles(tiles: Iterable[tuple[Html, object]]) -> Html:
-    """Returns elements in a grid, each with words below it."""
+    """Elements in a grid, each with words below it."""
     return tag("div", *(tag("figure", one, tag("figcaption", words)) for one, words in tiles), class_="tiles")
 
 
@@ -80,7 +80,7 @@ def html_table(rows: Iterable[Mapping[str, Any]]) -> Html:
 
 
 def check_page_path(path: str | os.PathLike[str]) -> Path:
-    """Returns the path of a page in a folder that is there; ValueError unless it ends with `.html` or `.htm`."""
+    """The path of a page in a folder that is there; ValueError unless it ends with `.html` or `.htm`."""
     ending_of(path, ".html", ".htm")
     check_folder(path)
     return Path(expanded_path(path))

@@ -57,7 +57,7 @@ def safe_colours() -> Iterator[Colour]:
 
 
 def rgb(colour: str) -> np.ndarray:
-    """Returns a colour such as `"#1f6feb"` or `"1f6feb"` as float64 `(3,)` of 0..1; ValueError for other text."""
+    """A colour such as `"#1f6feb"` or `"1f6feb"` as float64 `(3,)` of 0..1; ValueError for other text."""
     return np.array([int(colour[-6:][i : i + 2], 16) for i in (0, 2, 4)]) / 255
 
 
@@ -79,7 +79,7 @@ def palette(scale: str, count: int) -> np.ndarray:
 
 
 def colour_numbers(values: np.ndarray, first: float, last: float, count: int) -> np.ndarray:
-    """Returns the number of each value's colour, uint8, clipped: 0 for `first`, `count - 1` for `last`."""
+    """The number of each value's colour, uint8, clipped: 0 for `first`, `count - 1` for `last`."""
     shares = (np.asarray(values, "float64") - first) / ((last - first) or 1)
     return np.round(np.clip(shares, 0, 1) * (count - 1)).astype("uint8")
 
@@ -222,7 +222,7 @@ def draw_bar(axes: "Axes", bar: ColourBar) -> None:
 
 
 def _plain(text: str, limit: int = 40) -> str:
-    """Returns text of at most `limit` characters on one line, in which matplotlib finds no formulas."""
+    """Text of at most `limit` characters on one line, in which matplotlib finds no formulas."""
     return printable(text, limit).replace("$", r"\$")
 
 

@@ -70,7 +70,7 @@ class Processes:
         return self.index, self.count
 
     def total(self, values: Any) -> np.ndarray:
-        """Returns the sum of an array over the processes, in their order: the same everywhere, bit by bit."""
+        """The sum of an array over the processes, in their order: the same everywhere, bit by bit."""
         return functools.reduce(np.add, self.gather(np.asarray(values)))
 
     def gather(self, array: np.ndarray) -> list[np.ndarray]:
@@ -92,13 +92,13 @@ class Processes:
         return np.concatenate([rows[k][batch] for batch in range(len(pieces)) for k in range(self.count)])
 
     def from_first(self, value: Any = None) -> Any:
-        """Returns the `value` of process 0, plain data for JSON, in every process; other values are ignored."""
+        """The `value` of process 0, plain data for JSON, in every process; other values are ignored."""
         if self.count == 1:
             return value
         return json.loads(self._exchange(json.dumps(value).encode() if self.first else b"")[0])
 
     def any(self, flag: bool) -> bool:
-        """Returns whether `flag` is true in at least one of the processes."""
+        """Whether `flag` is true in at least one of the processes."""
         return bool(self.total(int(flag)))
 
     def check_same(self, what: str, value: Any) -> None:
@@ -138,7 +138,7 @@ class Processes:
         return [tensor.div_(self.count) for tensor in means]
 
     def mean_with_gradient(self, tensor: Any) -> Any:
-        """Returns the mean of a torch tensor over the processes, with gradients to all of them."""
+        """The mean of a torch tensor over the processes, with gradients to all of them."""
         from torch.distributed.nn.functional import all_reduce
 
         return all_reduce(tensor) / self.count
@@ -198,14 +198,14 @@ def _exit_with_failure() -> None:
 
 @functools.cache
 def _torch_group() -> Any:
-    """Returns torch's group for arrays on the CPU, made once; None where the default group has gloo."""
+    """Torch's group for arrays on the CPU, made once; None where the default group has gloo."""
     from torch import distributed
 
     return None if "gloo" in str(distributed.get_backend_config()) else distributed.new_group(backend="gloo")
 
 
 def cores() -> int:
-    """Returns how many cores this process may use: its share of the machine's, or those it is bound to if fewer."""
+    """How many cores this process may use: its share of the machine's, or those it is bound to if fewer."""
     place, whole = placement(os.environ), os.cpu_count() or 1
     fair = max(1, whole // place.local_count) if place else whole
     return min(fair, len(os.sched_getaffinity(0))) if hasattr(os, "sched_getaffinity") else fair

@@ -83,7 +83,7 @@ class PlainData:
     hidden: ClassVar[tuple[str, ...]] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns fields and `derived` properties, without `hidden` ones, for JSON: None for NaN and infinity."""
+        """Fields and `derived` properties, without `hidden` ones, for JSON: None for NaN and infinity."""
         fields: Any = self
         names = [field.name for field in dataclasses.fields(fields) if field.name not in self.hidden]
         return {name: _plain(getattr(self, name)) for name in (*names, *self.derived)}
@@ -134,7 +134,7 @@ class Column:
 
 
 def make_table(items: Iterable[Any], columns: Iterable[Column]) -> Table:
-    """Returns a table with a row for each item."""
+    """A table with a row for each item."""
     columns = list(columns)
     return Table({column.title: column.cell(column.value(item)) for column in columns} for item in items)
 
@@ -145,14 +145,14 @@ class TableResult(PlainData):
     columns: ClassVar[tuple[Column, ...]] = ()
 
     def table(self) -> Table:
-        """Returns the table of one row that is printed."""
+        """The table of one row that is printed."""
         return make_table([self], self.columns)
 
     def __str__(self) -> str:
         return str(self.table())
 
     def __rich__(self) -> Table:
-        """Returns the table, which rich draws."""
+        """The table, which rich draws."""
         return self.table()
 
 
@@ -194,12 +194,12 @@ def pairs_table(title: str, pairs: Mapping[str, Any]) -> "RenderableType":
 
 
 def megabytes(size: int) -> str:
-    """Returns a number of bytes in megabytes with two decimals: `1.50 MB`."""
+    """A number of bytes in megabytes with two decimals: `1.50 MB`."""
     return f"{size / 1e6:.2f} MB"
 
 
 def terminal_width() -> int:
-    """Returns how many columns a table may take: `COLUMNS`, else the terminal's, else 200."""
+    """How many columns a table may take: `COLUMNS`, else the terminal's, else 200."""
     return shutil.get_terminal_size((_WIDTH, 24)).columns
 
 

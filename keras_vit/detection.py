@@ -151,7 +151,7 @@ def detect(
 
 
 def in_pixels(boxes: np.ndarray, size: tuple[int, int], rule: str) -> np.ndarray:
-    """Returns boxes (centre and size, 0..1 of the model's image) as left, top, right and bottom of a picture."""
+    """Boxes (centre and size, 0..1 of the model's image) as left, top, right and bottom of a picture."""
     height, width = size if rule == "owlvit" else (max(size), max(size))
     corners = np.concatenate([boxes[:, :2] - boxes[:, 2:] * 0.5, boxes[:, :2] + boxes[:, 2:] * 0.5], 1)
     return corners * np.array([width, height, width, height], "float32")
@@ -174,7 +174,7 @@ def suppressed(boxes: np.ndarray, scores: np.ndarray, most: float, labels: np.nd
 
 
 def shared_areas(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Returns the intersections of boxes `(n, 4)` and `(m, 4)`, float64 `(n, m)`."""
+    """The intersections of boxes `(n, 4)` and `(m, 4)`, float64 `(n, m)`."""
     one, other = one[:, None].astype("float64"), other[None].astype("float64")
     sides = np.minimum(one[..., 2:], other[..., 2:]) - np.maximum(one[..., :2], other[..., :2])
     return sides.clip(0, None).prod(-1)
@@ -540,7 +540,7 @@ def evaluate(
 
 
 def found_in(model: Any, picture: np.ndarray, most: int | None = None) -> Any:
-    """Returns the pairs with the best scores, whatever these are, as `MeanAP` takes them."""
+    """The pairs with the best scores, whatever these are, as `MeanAP` takes them."""
     if isinstance(model, Detector):
         return detect(model, picture, threshold=0.0, per_class=True, most=300 if most is None else most)
     return best_masks(model, picture, 100 if most is None else most)

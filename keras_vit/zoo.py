@@ -119,7 +119,7 @@ def config_of(source: Source) -> Any:
 
 
 def as_model(model: Any) -> Any:
-    """Returns anything but a string or a path as it is; of these the model that `load` returns."""
+    """Anything but a string or a path as it is; of these the model that `load` returns."""
     return load(model) if isinstance(model, (str, os.PathLike)) else model
 
 
@@ -240,7 +240,7 @@ def _config_of(weights: Source, variant: str) -> Any:
 
 
 def _size_of_bit(input_tensor: Tensor | None) -> tuple[int, int] | Literal["dynamic"]:
-    """Returns the image size of a BiT where none is given: (height, width) of the input, or "dynamic" for any."""
+    """The image size of a BiT where none is given: (height, width) of the input, or "dynamic" for any."""
     height, width = (None, None) if input_tensor is None else input_tensor.shape[1:3]
     return "dynamic" if height is None or width is None else (height, width)
 

@@ -107,7 +107,7 @@ class AccuracyResult(ClassesResult):
 
     @property
     def taken_for(self) -> np.ndarray:
-        """Returns, for each class, the wrong class that its images get most often, such as `"cat (2)"`.
+        """For each class, the wrong class that its images get most often, such as `"cat (2)"`.
 
         The number counts the images. An object array `(classes,)`; None for a class without mistakes, or if there is no
         confusion matrix.

@@ -112,18 +112,18 @@ def decode_predictions(
 
 
 def imagenet1k_classes() -> tuple[tuple[str, str], ...]:
-    """Returns the 1,000 classes of ImageNet-1k in the order of outputs: pairs of WordNet id and first name."""
+    """The 1,000 classes of ImageNet-1k in the order of outputs: pairs of WordNet id and first name."""
     return _classes("imagenet1k_classes.tsv")
 
 
 def imagenet21k_classes() -> tuple[tuple[str, str], ...]:
-    """Returns the 21,843 classes of ImageNet-21k in the order of outputs: pairs of WordNet id and first name."""
+    """The 21,843 classes of ImageNet-21k in the order of outputs: pairs of WordNet id and first name."""
     return _classes("imagenet21k_classes.tsv")
 
 
 @functools.cache
 def _classes(file: str) -> tuple[tuple[str, str], ...]:
-    """Returns the pairs `(id, name)` of a file of the package, which is read once; OSError if it cannot be."""
+    """The pairs `(id, name)` of a file of the package, which is read once; OSError if it cannot be."""
     text = (weights_folder() / file).read_text(encoding="utf-8")
     return tuple((wnid, name) for wnid, name in (line.split("\t") for line in text.splitlines()))
 

@@ -131,23 +131,23 @@ class Pipeline(Options):
 
     @property
     def prepared_size(self) -> tuple[int, int]:
-        """Returns the height and width before `trim` is cut off."""
+        """The height and width before `trim` is cut off."""
         return self.image_size[0] + self.trim[0], self.image_size[1] + self.trim[1]
 
     @property
     def uncropped_size(self) -> tuple[int, int]:
-        """Returns the height and width before the centre crop to `prepared_size`, rounded down."""
+        """The height and width before the centre crop to `prepared_size`, rounded down."""
         return _uncropped(self.prepared_size, self.crop_ratio)
 
     @property
     def value_range(self) -> tuple[float, float]:
-        """Returns the least and the largest value of normalised pixels, over all channels; `(-1, 1)` by default."""
+        """The least and the largest value of normalised pixels, over all channels; `(-1, 1)` by default."""
         mean, std = np.broadcast_arrays(np.asarray(self.mean, "float64"), np.asarray(self.std, "float64"))
         low, high = float(np.min(-mean / std)), float(np.max((1 - mean) / std))
         return (int(low) if low.is_integer() else low, int(high) if high.is_integer() else high)
 
     def normalized(self, pixels: np.ndarray) -> np.ndarray:
-        """Returns `(pixels / 255 - mean) / std`, a new float32 array; ValueError if `mean` or `std` do not fit."""
+        """`(pixels / 255 - mean) / std`, a new float32 array; ValueError if `mean` or `std` do not fit."""
         return normalized(pixels, self.mean, self.std)
 
 
@@ -572,13 +572,13 @@ def _covering(shape: tuple[int, ...], least: tuple[int, int], whole: Callable[[f
 
 
 def _uncropped(size: tuple[int, int], fraction: float) -> tuple[int, int]:
-    """Returns the size of which a crop of the centre that keeps `fraction` of each side has `size`, rounded down."""
+    """The size of which a crop of the centre that keeps `fraction` of each side has `size`, rounded down."""
     # The margin is for fractions such as 384 / 438, which are not float64.
     return math.floor(size[0] / fraction + 1e-6), math.floor(size[1] / fraction + 1e-6)
 
 
 def centre_margins(size: Sequence[int], multiples: Sequence[int]) -> list[tuple[int, int]]:
-    """Returns for each axis how much is padded before and after it to reach a multiple (`CenterPadding`, DINOv2)."""
+    """For each axis how much is padded before and after it to reach a multiple (`CenterPadding`, DINOv2)."""
     rests = [-length % multiple for length, multiple in zip(size, multiples, strict=True)]
     return [(rest // 2, rest - rest // 2) for rest in rests]
 

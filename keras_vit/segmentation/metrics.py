@@ -44,19 +44,19 @@ class MeanIoUResult(ClassesResult):
 
     @property
     def per_class(self) -> np.ndarray:
-        """Returns intersection over union, float64 `(classes,)`; NaN for a class neither labelled nor predicted."""
+        """Intersection over union, float64 `(classes,)`; NaN for a class neither labelled nor predicted."""
         union = self.predicted + self.labelled - self.intersection
         return self.intersection / np.where(union, union, np.nan)
 
     @property
     def mean_iou(self) -> float:
-        """Returns the mean of `per_class` over classes that are labelled or predicted; NaN without labelled pixels."""
+        """The mean of `per_class` over classes that are labelled or predicted; NaN without labelled pixels."""
         shares = self.per_class[~np.isnan(self.per_class)]
         return float(shares.mean()) if len(shares) else float("nan")
 
     @property
     def pixel_accuracy(self) -> float:
-        """Returns the share of the labelled pixels that are predicted right; NaN without labelled pixels."""
+        """The share of the labelled pixels that are predicted right; NaN without labelled pixels."""
         pixels = int(self.labelled.sum())
         return int(self.intersection.sum()) / pixels if pixels else float("nan")
 
@@ -136,7 +136,7 @@ class MeanIoU:
         self._pictures += pictures
 
     def result(self, distribution: str | None = None) -> MeanIoUResult:
-        """Returns the metrics over the pictures of all processes (see `connect`), or with `"alone"` of this process."""
+        """The metrics over the pictures of all processes (see `connect`), or with `"alone"` of this process."""
         processes = connect(distribution)
         pictures = int(processes.total(np.int64(self._pictures)))
         return MeanIoUResult(pictures, *processes.total(self._counts), class_names=self.class_names)
@@ -275,7 +275,7 @@ class PanopticQualityResult(TableResult):
 
     @property
     def per_class(self) -> np.ndarray:
-        """Returns float64 `(classes, 3)`: PQ, SQ and RQ (Eq. 1 and 2); NaN for a class without any segment."""
+        """Float64 `(classes, 3)`: PQ, SQ and RQ (Eq. 1 and 2); NaN for a class without any segment."""
         segments = self.matched + (self.invented + self.missed) / 2
         counted = np.where(segments, segments, np.nan)
         shares = self.overlap / counted, self.overlap / np.maximum(self.matched, 1), self.matched / counted
@@ -289,19 +289,19 @@ class PanopticQualityResult(TableResult):
 
     @property
     def quality(self) -> float:
-        """Returns PQ, the mean over the classes that have segments; NaN where none has."""
+        """PQ, the mean over the classes that have segments; NaN where none has."""
         return self._mean(0)
 
     pq = quality
 
     @property
     def sq(self) -> float:
-        """Returns the segmentation quality, how well segments overlap that were found: the mean over the classes."""
+        """The segmentation quality, how well segments overlap that were found: the mean over the classes."""
         return self._mean(1)
 
     @property
     def rq(self) -> float:
-        """Returns the recognition quality, F1 of finding segments: the mean over the classes."""
+        """The recognition quality, F1 of finding segments: the mean over the classes."""
         return self._mean(2)
 
     derived = ("pq", "sq", "rq", "per_class")

@@ -61,7 +61,7 @@ def plot(
 
 
 def plot_named(painted: np.ndarray, legend: Sequence[Any], labels: Sequence[Any], path: Any) -> "Figure":
-    """Returns a figure of a painted picture with names at their places and a legend, cut off where it is long."""
+    """A figure of a painted picture with names at their places and a legend, cut off where it is long."""
     more = [(None, f"and {len(legend) - _LISTED} more")] if len(legend) > _LISTED else []
     return plot_map([("", painted)], path, side=_SIDE, legend=[*legend[:_LISTED], *more], labels=labels)
 

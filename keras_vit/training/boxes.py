@@ -241,7 +241,7 @@ def pad_boxes(targets: Targets, classes: int, multiple: int = 1) -> dict[str, np
 
 
 def corners(boxes: Any) -> Any:
-    """Returns left, top, right and bottom of boxes that are given as centre and size."""
+    """Left, top, right and bottom of boxes that are given as centre and size."""
     return ops.concatenate([boxes[..., :2] - boxes[..., 2:] / 2, boxes[..., :2] + boxes[..., 2:] / 2], axis=-1)
 
 

@@ -214,7 +214,7 @@ def _teacher_of(teacher: keras.Model, student: Model, kind: str) -> Teacher:
 
 
 def _normalization(model: Model) -> tuple[Any, Any]:
-    """Returns the mean and deviation by which pixels of 0..255 are normalised for a model; 0, 1 where it does that."""
+    """The mean and deviation by which pixels of 0..255 are normalised for a model; 0, 1 where it does that."""
     if model.config.include_preprocessing:
         return 0.0, 1.0
     return tuple(255.0 * np.asarray(value) for value in (model.config.pipeline.mean, model.config.pipeline.std))

@@ -288,7 +288,7 @@ class Sharing:
         return cls(processes, batch_shares(model))
 
     def part(self, length: int) -> int:
-        """Returns the number of rows of a process's part of a batch, which is filled up until all shares are equal."""
+        """The number of rows of a process's part of a batch, which is filled up until all shares are equal."""
         return math.ceil(length / self.shares) * self.shares // self.processes.count
 
     def training_batches(self, batch: Batch, batch_size: int) -> Batch:
@@ -420,5 +420,5 @@ def randomness_of_process(model: keras.Model, processes: Processes) -> Iterator[
 
 
 def _seed_states(model: keras.Model) -> list[keras.Variable]:
-    """Returns the states of the random generators of a model, `(seed, calls)` each, in the order of its variables."""
+    """The states of the random generators of a model, `(seed, calls)` each, in the order of its variables."""
     return [v for v in model.non_trainable_variables if v.name == "seed_generator_state"]

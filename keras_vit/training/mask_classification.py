@@ -60,7 +60,7 @@ def pad_targets(targets: Targets, multiple: int = 1) -> dict[str, np.ndarray]:
 
 
 def filled_up(rows: Sequence[np.ndarray], multiple: int, value: Any = 0) -> np.ndarray:
-    """Returns rows of each picture as an array `(pictures, most, ...)`, `most` a multiple, with a value at the end."""
+    """Rows of each picture as an array `(pictures, most, ...)`, `most` a multiple, with a value at the end."""
     most = -(-max([1, *map(len, rows)]) // multiple) * multiple
     margins = [[(0, most - len(of))] + [(0, 0)] * (of.ndim - 1) for of in rows]
     return np.stack([np.pad(of, pad, constant_values=value) for of, pad in zip(rows, margins, strict=True)])
@@ -137,7 +137,7 @@ def assigned(costs: Any, labels: Any) -> np.ndarray:
 
 
 def finite(costs: np.ndarray) -> np.ndarray:
-    """Returns costs with the largest float32 in place of NaN and infinities, which the assignment cannot compare."""
+    """Costs with the largest float32 in place of NaN and infinities, which the assignment cannot compare."""
     return np.where(np.isfinite(costs), costs, np.finfo("float32").max)
 
 
@@ -182,7 +182,7 @@ def matches(costs: Any, labels: Any) -> list[Match]:
 
 
 def exact(output: Output, names: Sequence[str] = ("masks", "classes")) -> dict[str, Any]:
-    """Returns answers of a model as tensors of float32 or better."""
+    """Answers of a model as tensors of float32 or better."""
     tensors = {name: ops.convert_to_tensor(output[name]) for name in names}
     return {name: ops.cast(x, float32_or_better(x.dtype)) for name, x in tensors.items()}
 
@@ -258,7 +258,7 @@ class MaskClassificationLoss:
         return total
 
     def weighted(self, terms: Mapping[str, Any]) -> Any:
-        """Returns the sum of the terms of a prediction, `mask`, `dice` and `classes`, times their factors."""
+        """The sum of the terms of a prediction, `mask`, `dice` and `classes`, times their factors."""
         return (
             self.mask_weight * terms["mask"] + self.dice_weight * terms["dice"] + self.class_weight * terms["classes"]
         )

@@ -27,7 +27,7 @@ NORM_EPSILON = 1e-7
 
 @with_faster_forms
 def sum_of_squares(gradient: Any) -> Any:
-    """Returns the sum of the squares of a gradient, a float32 scalar."""
+    """The sum of the squares of a gradient, a float32 scalar."""
     return ops.sum(ops.square(ops.cast(gradient, "float32")))
 
 
@@ -185,7 +185,7 @@ class ViTOptimizer(DecayingOptimizer):
         return compute(form, grads[0], [grads, raw_values(weights), *states], *factors, *numbers) is not NotImplemented
 
     def _decayed_momentum(self, m: Any, share: float, dtype: Any) -> Any:
-        """Returns `share * m` in `dtype`, the share rounded to m's dtype as in JAX: bfloat16 has 0.8984 for 0.9."""
+        """`share * m` in `dtype`, the share rounded to m's dtype as in JAX: bfloat16 has 0.8984 for 0.9."""
         return ops.cast(m, dtype) * _rounded(share, m.dtype)
 
     def _update(self, variable: Any, direction: Any, learning_rate: Any) -> None:
@@ -583,7 +583,7 @@ class SoftmaxLoss(_Loss):
     """
 
     def call(self, y_true: Any, y_pred: Any) -> Any:
-        """Returns the loss of each image, `(batch,)`; ValueError unless the labels are one-hot or mixed."""
+        """The loss of each image, `(batch,)`; ValueError unless the labels are one-hot or mixed."""
         labels, logits = self._prepare(y_true, y_pred)
         return -ops.sum(self._weighted(labels * ops.log_softmax(logits, axis=-1)), axis=-1)
 
@@ -601,7 +601,7 @@ class SigmoidLoss(_Loss):
     """
 
     def call(self, y_true: Any, y_pred: Any) -> Any:
-        """Returns the loss of each image, `(batch,)`; ValueError where labels have not the shape of the logits."""
+        """The loss of each image, `(batch,)`; ValueError where labels have not the shape of the logits."""
         labels, logits = self._prepare(y_true, y_pred)
         present = self._weighted(labels * ops.log_sigmoid(logits))
         return -ops.sum(present + (1.0 - labels) * ops.log_sigmoid(-logits), axis=-1)
@@ -626,7 +626,7 @@ class ContrastiveLoss(keras.losses.Loss):
     """
 
     def call(self, y_true: Any, y_pred: Any) -> Any:
-        """Returns the mean of both cross-entropies for each image, `(batch,)`."""
+        """The mean of both cross-entropies for each image, `(batch,)`."""
         rows, columns = (-ops.sum(y_true * ops.log_softmax(y_pred, axis=axis), axis=axis) for axis in (1, 0))
         return (rows + columns) / 2
 

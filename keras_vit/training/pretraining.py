@@ -242,7 +242,7 @@ class LeJEPALoss:
         return self.weighted(self.terms(embeddings, slices))
 
     def weighted(self, terms: dict[str, Any]) -> Any:
-        """Returns `weight * sigreg + (1 - weight) * invariance` of what `terms` returned."""
+        """`weight * sigreg + (1 - weight) * invariance` of what `terms` returned."""
         return self.weight * terms["sigreg"] + (1 - self.weight) * terms["invariance"]
 
     def terms(self, embeddings: Any, slices: Any = None, seed: Any = None) -> dict[str, Any]:
@@ -377,12 +377,12 @@ class LeJEPA(tasks.Task):
         return trained, figure, metrics[1:], batch
 
     def measure(self, run: tasks.Run) -> "Probe":
-        """Returns the `Probe` of the model's features."""
+        """The `Probe` of the model's features."""
         return Probe(run.model, run.tests, run.sharing)
 
 
 def _local_size(views: ViewAugmentation, model: VisionTransformer) -> tuple[int, int]:
-    """Returns (height, width) of local views, in whole patches of the model; ValueError if they cannot be that."""
+    """(height, width) of local views, in whole patches of the model; ValueError if they cannot be that."""
     size, grid = model.config.image_size, model.config.grid_size
     return views.local_size_for(size, (size[0] // grid[0], size[1] // grid[1]))
 
@@ -402,7 +402,7 @@ def encode(model: VisionTransformer, images: Any) -> Any:
 
 
 def last_feature(model: VisionTransformer) -> str:
-    """Returns the name of the layer that returns the pooled features of a model."""
+    """The name of the layer that returns the pooled features of a model."""
     return "encoder_norm" if model.config.final_norm == "pooled" else "pooling"
 
 
@@ -465,7 +465,7 @@ def effective_rank(embeddings: Any) -> Any:
 
 
 def figure(y_true: Any, y_pred: Any, number: int = 0) -> Any:
-    """Returns one of the figures of each picture, `(pictures,)`: 0 is the loss that `BatchFigures` has computed."""
+    """One of the figures of each picture, `(pictures,)`: 0 is the loss that `BatchFigures` has computed."""
     return y_pred[:, number]
 
 

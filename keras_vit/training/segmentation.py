@@ -428,7 +428,7 @@ class EoMTSegmentation(tasks.Task):
 
 
 def _size_in_patches(size: tuple[int, int], patch: tuple[int, int]) -> tuple[int, int]:
-    """Returns the size, or for patches that do not divide it that of as many patches as it has of 16 pixels."""
+    """The size, or for patches that do not divide it that of as many patches as it has of 16 pixels."""
     divides = size[0] % 16 or not any(side % n for side, n in zip(size, patch, strict=True))
     return size if divides else (size[0] // 16 * patch[0], size[1] // 16 * patch[1])
 
@@ -474,7 +474,7 @@ def reinitialise_layers(model: EoMT, layers: Sequence[str]) -> None:
 
 
 def answers_of(model: EoMT, inputs: Any, training: bool | None) -> list[dict[str, Any]]:
-    """Returns the `predictions` of a batch: `images`, `probability`, `draws`, and `scale` of rotary coordinates."""
+    """The `predictions` of a batch: `images`, `probability`, `draws`, and `scale` of rotary coordinates."""
     draws = ops.transpose(inputs["draws"], (1, 0, 2))
     scale = inputs["scale"][0] if model.config.backbone.rotary_embedding == "dinov3" else None
     return model.predictions(inputs["images"], inputs["probability"], draws, scale, training)
