@@ -99,3 +99,26 @@ def test_gone_if_it_fails_an_error_takes_the_weights_of_models_around_one_on_jax
         extractor.predict(images()[:, 1:], verbose=0)
     with pytest.raises(TypeError, match="NoneType"):
         model(images())
+
+
+def test_gone_if_it_fails_load_state_dict_assigns_what_no_layer_reads(torch):
+    model = new_model()
+    before = model.weights[0].numpy().copy()
+    zeros = {name: torch.zeros_like(value) for name, value in model.state_dict().items()}
+    assert str(model.load_state_dict(zeros, assign=True)) == "<All keys matched successfully>"
+    np.testing.assert_array_equal(model.weights[0].numpy(), before)
+    # The way out:
+    model = new_model()
+    model.load_state_dict(zeros)
+    assert before.any() and not model.weights[0].numpy().any()
+
+
+@pytest.mark.once
+@pytest.mark.filterwarnings("ignore:You are saving your model as an HDF5")
+def test_gone_if_it_fails_the_old_format_needs_custom_objects(tmp_path):
+    model, path = new_model(), tmp_path / "model.h5"
+    model.save(path)
+    with pytest.raises((TypeError, ValueError), match="VisionTransformer"):
+        keras.saving.load_model(path)
+    again = keras.saving.load_model(path, custom_objects={"VisionTransformer": keras_vit.VisionTransformer})
+    np.testing.assert_array_equal(again.predict(images(), verbose=0), model.predict(images(), verbose=0))

@@ -256,6 +256,8 @@ def with_value(value, dtype="float32"):
         (np.zeros((2, 4, 4, 4)), ValueError, r"Drop alpha: images\[..., :3\]"),
         ([GOOD[0], GOOD[0, :3]], ValueError, "equally large.*load_image"),
         (GOOD > 0, TypeError, "dtype is bool"),
+        (b"\x89PNG", TypeError, "Decode encoded images first: load_image.io.BytesIO"),
+        (np.array(["a.png"]), TypeError, "dtype is <U5"),
         ("cat.png", TypeError, "integers or floats"),
     ],
 )
@@ -367,6 +369,7 @@ REFUSED = [
     (load_image, ("no/where.png",), {}, FileNotFoundError, "where.png"),
     (load_image, ("https://example.org/cat.png",), {}, ValueError, "local path.*get_file"),
     (load_image, (np.zeros((4, 4, 3)),), {}, TypeError, "ndarray was given.*resize_images"),
+    (load_image, (b"\x89PNG",), {}, TypeError, "bytes was given. Pass io.BytesIO"),
     (load_image, (Image.new("RGB", (0, 5)),), {}, ValueError, "no pixels"),
     (load_image, (PICTURE,), {"resize": "stretch"}, ValueError, "resize must be one of .*'stretch'"),
     (load_image, (PICTURE,), {"resize": "timm", "interpolation": "official"}, ValueError, "is for runs with"),

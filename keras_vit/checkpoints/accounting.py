@@ -357,6 +357,9 @@ def shape_of(arrays: Mapping[str, StoredArray], name: str, ndim: int) -> tuple[i
     """Returns the shape of an array; ValueError if it is missing, or has another number of axes than `ndim`."""
     if name not in arrays:
         raise ValueError(f"The file lacks the array {name!r}, which gives the size of the model. Download it again.")
+    if arrays[name].shape == (0,):
+        advice = "Gather the weights first, such as those of DeepSpeed's ZeRO-3 with its zero_to_fp32.py."
+        raise ValueError(f"The array {name!r} is empty: its shape is {arrays[name].shape}. {advice}")
     if len(arrays[name].shape) != ndim:
         raise ValueError(f"The array {name!r} must have {ndim} axes, but its shape is {arrays[name].shape}.")
     return arrays[name].shape

@@ -52,7 +52,7 @@ def read_annotation(file: Path, names: Sequence[str] | None = None, boxes: bool 
     """Returns what a file says; `names` are what the classes are called, with `boxes` these alone are read."""
     kind = ""
     try:
-        about = json.loads(file.read_text(encoding="utf-8"))
+        about = json.loads(file.read_text(encoding="utf-8-sig"))
         is_panoptic = any("segments_info" in row for row in about["annotations"])
         kind = "" if boxes else "panoptic " if is_panoptic else "instance "
         places = class_numbers(about, names)

@@ -607,7 +607,8 @@ def image_files(folder: str | os.PathLike[str], others: list[str] | None = None)
         4
     """
     folder = expanded_path(folder)
-    return _image_files(Path(folder), [] if others is None else others, (os.path.realpath(Path(folder).parent),))
+    above = Path(os.path.realpath(folder)).parents[:1]
+    return _image_files(Path(folder), [] if others is None else others, tuple(map(str, above)))
 
 
 def _image_files(folder: Path, others: list[str], above: tuple[str, ...]) -> list[Path]:

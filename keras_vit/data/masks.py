@@ -535,8 +535,9 @@ def read_mask(path: Path) -> np.ndarray:
         found = f"{printable(path)} is a JPEG, whose compression changes class numbers"
         raise ValueError(f"{found}. Save the original mask as a PNG.")
     if numbers is None:
-        found = f"{printable(path)} has colours (mode {mode}), but a mask has one number for each pixel"
-        raise ValueError(f"{found}. Save class numbers in place of colours.")
+        what = "fractions" if mode == "F" else "colours"
+        found = f"{printable(path)} has {what} (mode {mode}), but a mask has one whole number for each pixel"
+        raise ValueError(f"{found}. Save class numbers in place of {what}.")
     return numbers
 
 

@@ -209,6 +209,10 @@ class Cells:
     def paths(self, column: str, home: Path) -> list[Path]:
         """Returns the file of each row; one file has one spelling: `x/../a.png` and its whole path are `a.png`."""
         files = [home / self.text(column, i) for i in range(len(self.rows))]
+        windows = {
+            path: Path(str(path).replace("\\", "/")) for path in files if "\\" in str(path) and not path.exists()
+        }
+        files = [windows.get(path, path) for path in files]
         found: dict[str, Path] = {}
         return [found.setdefault(os.path.abspath(path), Path(os.path.normpath(path))) for path in files]
 

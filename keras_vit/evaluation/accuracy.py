@@ -7,18 +7,20 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import keras
 import numpy as np
 
 from keras_vit._arguments import check_type, to_numpy, whole_numbers
+from keras_vit._files import expanded_path
 from keras_vit._options import INSIDE, Count, Positive, checked, option, refuse
 from keras_vit._pictures import shown
 from keras_vit._processes import ALONE, Processes, batch_shares, connect, fill_up, local_model, share
 from keras_vit._terminal import ClassesResult, Column, PlainData, ProgressBar
 from keras_vit.data import ImageStream, match_labels, open_data, pick_split
-from keras_vit.data.examples import check_labels
+from keras_vit.data.examples import check_labels, is_folder, split_folders, visible
 from keras_vit.evaluation.targets import CLASSES, IMAGES, LOSS, SPEED, TINY, measure_labels, measure_regression
 from keras_vit.models import BiT, ImageModel, VisionTransformer
 from keras_vit.preprocessing import imagenet1k_classes, resize_images
@@ -448,7 +450,7 @@ def open_batches(
         raise ValueError(f"on_bad_image={on_bad_image!r} needs pixels, not preprocessed images. Leave it out.")
     options: dict[str, Any] = {
         "batch_size": batch_size,
-        "class_names": class_names,
+        "class_names": class_names or _numbers_in_order(config, data, split),
         "on_bad_image": on_bad_image,
         "split": split,
         "shuffle": False,
@@ -488,6 +490,18 @@ def open_batches(
             return [name for name in map(stream.name, range(stream.examples or 0)) if name not in left_out]
 
         yield bar.track(stream.map(prepared)), stream.class_names, stream.target, image_names
+
+
+def _numbers_in_order(config: Any, data: Any, split: str) -> list[str] | None:
+    """Returns the names of classes that are numbers, as the model orders them: in a folder their order is ambiguous."""
+    names = [*(getattr(config, "class_names", None) or ())]
+    known = [*(getattr(data, "class_names", None) or ())]
+    if isinstance(data, (str, os.PathLike)) and os.path.isdir(expanded_path(data)):
+        folders = split_folders(Path(expanded_path(data)))
+        folder = folders.get("train") or folders[split]
+        known = [entry.name for entry in visible(folder) if is_folder(entry)]
+    fit = known and {*known} <= {*names} and all(map(str.isdecimal, known))
+    return [name for name in names if name in known] if fit else None
 
 
 def _are_pixels(data: Any) -> bool:

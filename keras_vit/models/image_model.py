@@ -429,9 +429,12 @@ class ImageModel(ConfiguredModel):
         if given[0] == 0 and not batch_of_none:
             raise ValueError(f"{self.name} needs at least one image, but the shape {given} was given.")
         if given[3] is not None and given[3] != config.channels:
+            advice = f"For these images, use model.with_config(channels={given[3]})."
+            if given[1] == config.channels:
+                advice = "The channels seem to come first: move them with keras.ops.moveaxis(images, 1, -1)."
             raise ValueError(
                 f"{self.name} needs images with {config.channels} channels on the last axis, but the shape {given} was "
-                f"given. For these images, use model.with_config(channels={given[3]})."
+                f"given. {advice}"
             )
         size = tuple(known or wanted for known, wanted in zip(given[1:3], config.image_size, strict=True))
         if not config.dynamic and size != config.image_size:

@@ -215,7 +215,10 @@ def is_file(source: Any) -> bool:
 @contextlib.contextmanager
 def _opened(file: Any) -> Iterator[Any]:
     if not is_file(file):
-        given = f"{type(file).__name__} was given. To scale arrays, use resize_images."
+        advice = (
+            "Pass io.BytesIO(data)." if isinstance(file, (bytes, bytearray)) else "To scale arrays, use resize_images."
+        )
+        given = f"{type(file).__name__} was given. {advice}"
         raise TypeError(f"file must be a path, a binary file object or a PIL image, but {given}")
     is_path = isinstance(file, (str, os.PathLike))
     if is_path and "://" in str(file):
@@ -487,7 +490,9 @@ def check_shape_and_dtype(tensor: Any, channels: int | None = 3, name: str = "im
     """Checks a tensor of any framework, also a symbolic one."""
     # Types are called so in every framework: "uint8", "torch.float16", "<dtype: 'bfloat16'>".
     if "int" not in str(tensor.dtype) and "float" not in str(tensor.dtype):
-        raise TypeError(f"{name} must hold integers or floats in 0..255, but the dtype is {tensor.dtype}.")
+        encoded = re.search(r"S\d|str|object", str(tensor.dtype))  # bytes, as NumPy and TensorFlow call them
+        advice = " Decode encoded images first: load_image(io.BytesIO(data))." if encoded else ""
+        raise TypeError(f"{name} must hold integers or floats in 0..255, but the dtype is {tensor.dtype}.{advice}")
     if channels is None or getattr(tensor.shape, "rank", 0) is None:  # TensorFlow's, of unknown rank
         return
     shape = tuple(tensor.shape)

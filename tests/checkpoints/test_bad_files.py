@@ -126,6 +126,7 @@ WRONG = {
     "missing": ("mini_token", {QUERY: None}, f"is not a complete checkpoint.*missing: {QUERY}.*Nothing was loaded"),
     "extra": ("mini_token", {"\x1b[31mred\n": zeros(1)}, r"not part of the model: \\x1b\[31mred\\n\."),
     "shape": ("mini_token", {QUERY: zeros(48, 48)}, r"query/kernel has the shape \(48, 48\), not \(48, 3, 16\)"),
+    "empty": ("mini_token", {"embedding/kernel": zeros(0)}, r"is empty: its shape is \(0,\).*zero_to_fp32"),
     "axes": ("mini_token", {"embedding/kernel": zeros(192, 48)}, r"must have 4 axes, but its shape is \(192, 48\)"),
     "no patches": ("mini_token", {POSITION: zeros(1, 1, 48)}, ""),
     "heads": ("mini_token", {QUERY.replace("_1/M", "_0/M"): zeros(48, 5, 9)}, ""),

@@ -30,6 +30,13 @@ def opened(tmp_path, *segmentations, names=("a.png",), listed=None, categories=C
     return data.open_segments(tmp_path, annotations=file, **options)
 
 
+def test_a_file_as_windows_writes_it(tmp_path):
+    opened(tmp_path)
+    file = tmp_path / "train.json"
+    file.write_bytes(b"\xef\xbb\xbf" + file.read_bytes())
+    assert data.open_segments(tmp_path, annotations=file).class_names == ("dog", "cat")
+
+
 def compressed(counts):
     """Run lengths as pycocotools writes them."""
     mask = pytest.importorskip("pycocotools.mask")

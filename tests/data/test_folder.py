@@ -8,7 +8,7 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from keras_vit.data import Augmentation, ViewAugmentation, has_test_split, open_data
+from keras_vit.data import Augmentation, ViewAugmentation, has_test_split, image_files, open_data
 from keras_vit.preprocessing import load_image
 from tests.pictures import save
 
@@ -283,6 +283,14 @@ def test_images_that_are_not_rgb_are_converted_and_recorded(root):
         reasons = {os.path.basename(c.path): c.reason for c in stream.converted}
     reason = "it has the mode {}; load_image converts it to RGB"
     assert reasons == {f"mode {mode}.png": reason.format(mode) for mode in ("L", "P", "RGBA", "1")}
+
+
+def test_images_of_the_folder_one_is_in(root, monkeypatch):
+    monkeypatch.chdir(root / "train" / "ant")
+    wanted = sorted(os.listdir())
+    for folder in (".", "../ant", ""):
+        assert [path.name for path in image_files(folder)] == wanted
+    assert len(image_files("..")) > len(wanted)
 
 
 @pytest.mark.parametrize("name", [b"two\nlines", b"a\xffb", b" ant"])

@@ -7,6 +7,7 @@ import pytest
 
 from keras_vit.data import MaskAugmentation, open_data, open_masks
 from keras_vit.data.augmentation import MaskTransform, draws
+from keras_vit.data.masks import read_mask
 from keras_vit.data.random_operations import recoloured
 from tests.pictures import save
 
@@ -129,6 +130,11 @@ FAULTS = {
     "out of range": (lambda masks: masks[1].__setitem__((0, 0), 9), r"mask of .*1.png has the label 9.*ignore="),
     "missing": (lambda masks: masks.pop(), "1 pictures .* have no mask .*: '3'"),
 }
+
+
+def test_a_mask_of_fractions(tmp_path):
+    with pytest.raises(ValueError, match="a.tiff has fractions .mode F.*one whole number"):
+        read_mask(save(tmp_path / "a.tiff", np.zeros((24, 24), "float32")))
 
 
 def test_a_source_without_masks_is_refused_when_it_is_opened(tmp_path):

@@ -47,6 +47,10 @@ def test_a_table_of_classes(photos):
     assert numbers == list(range(12)) and labels.argmax(axis=1).tolist() == [1, 2, 0] * 4
     with open_data(table, split="test", class_names=["10", "2", "1"], **OPTIONS) as stream:
         assert contents(stream)[1].argmax(axis=1).tolist() == [1, 0, 2] * 4
+    (photos / "sub").mkdir()
+    Image.new("RGB", (9, 9)).save(photos / "sub" / "x.png")
+    windows = open_table(write(photos, text="file,label\nsub\\x.png,a\n.\\1.png,b\n"))
+    assert windows.files == [photos / "sub/x.png", photos / "1.png"]
     semicolons = write(photos, text="file;label\n0.png;a, b\n1.png;c\n")
     assert open_table(semicolons).class_names == ("a, b", "c")
 

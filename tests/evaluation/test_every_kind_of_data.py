@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from keras_vit import VisionTransformer, evaluation, training
-from keras_vit.data import open_data
+from keras_vit.data import open_data, open_table
 from keras_vit.evaluation.accuracy import open_batches
 from keras_vit.export.served_model import Signature, calibration_images
 from tests.data.sources import KINDS, NAMES, plain_colours
@@ -115,6 +115,24 @@ def test_names_decide_which_output_a_folder_is(root, names):
     assert result.class_names == names and result.accuracy == 4 / 12
     assert result.correct_per_class[names.index("red")] == 4
     assert [result.images_per_class[names.index(name)] for name in NAMES] == [4, 4, 4]
+
+
+@pytest.mark.parametrize("form", ["splits", "classes", "table"])
+def test_numbers_as_names_are_matched_by_name(tmp_path, form):
+    """Their order in a folder is ambiguous, which does not matter where the model has it."""
+    names = tuple(map(str, range(12)))
+    for i, pixels in enumerate(DATA[0]):
+        save(tmp_path / ("train" if form == "splits" else "") / str(i) / "0.png", pixels)
+        save(tmp_path / ("test" if form == "splits" else "") / str(i) / "0.png", pixels)
+    model = VisionTransformer(CONFIG.replace(classes=12, class_names=names))
+    model.get_layer("head").kernel.assign(np.zeros((8, 12)))
+    model.get_layer("head").bias.assign(np.eye(12)[2])
+    rows = {"file": [tmp_path / name / "0.png" for name in names], "label": names}
+    result = evaluation.evaluate(model, open_table(rows) if form == "table" else tmp_path, progress=False)
+    assert result.class_names == names and result.correct_per_class.tolist() == np.eye(12)[2].tolist()
+    if form != "table":
+        with pytest.raises(ValueError, match="ambiguous order"):
+            evaluation.evaluate(VisionTransformer(CONFIG.replace(classes=12, class_names=None)), tmp_path)
 
 
 def test_names_that_do_not_match(root, model, tmp_path):

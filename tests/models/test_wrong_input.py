@@ -39,7 +39,7 @@ ENTRIES = {
 WRONG = {
     (2, 12, 12, 3): "needs images of 8 x 8 pixels, but the shape .2, 12, 12, 3. was",
     (2, 8, 8, 4): "images with 3 channels on the last axis, but .*channels=4",
-    (2, 3, 8, 8): "images with 3 channels on the last axis",
+    (2, 3, 8, 8): "images with 3 channels on the last axis.*channels seem to come first: move them",
     (8, 8, 3): "needs images .batch, height, width, channels., but the shape .8, 8, 3. was",
     (0, 8, 8, 3): "at least one image, but the shape .0, 8, 8, 3. was",
 }
