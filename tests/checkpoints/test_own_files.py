@@ -1,6 +1,5 @@
 """Files with the whole config of their model: bit for bit, class names beside it, and hostile files."""
 
-import random
 import shutil
 
 import numpy as np
@@ -8,8 +7,7 @@ import pytest
 
 import keras_vit
 from keras_vit import BiTConfig, TextConfig, ViTConfig
-from keras_vit.checkpoints import LAYOUTS, save_model
-from keras_vit.checkpoints.checkpoint import note_of
+from keras_vit.checkpoints import save_model
 from keras_vit.checkpoints.files import open_file, write_npz, write_safetensors
 from keras_vit.models import (
     AnomalyConfig,
@@ -20,8 +18,6 @@ from keras_vit.models import (
     LinearSegmenterConfig,
     count_weights,
 )
-from tests.properties.random_models import TIMES, made
-from tests.properties.test_layouts import drawn
 from tests.small_models import model_of
 
 pytestmark = pytest.mark.once
@@ -39,11 +35,6 @@ CONFIGS = {
     "Detector": DetectorConfig(backbone=VIT, classes=2, class_names=("a", "b"), embedding=8, objectness=True),
 }
 TEXT = TextConfig(vocabulary=10, context=4, width=8, depth=2, heads=2, mlp_width=12)
-TEXTS = {
-    "TextEncoder": TEXT,
-    "mapped": TEXT.replace(pooling="map", projection=5, projection_bias=True),
-    "TIPS": TEXT.replace(position_embedding="sincos", pad_id=0, pooling="mean", gelu="relu"),
-}
 
 # What a file of some kilobytes may claim; built, each takes gigabytes or hours.
 TABLES = {"backbone": VIT.replace(image_size=10**6, position_embedding="sincos2d").to_dict()}
@@ -88,29 +79,6 @@ def test_comes_back_bit_for_bit(files, kind, ending):
         keras_vit.to_checkpoint(again, path)
     with pytest.raises(ValueError, match="leave stack=True out"):
         keras_vit.to_checkpoint(again, path.with_name(f"stacked{ending}"), stack=True)
-
-
-def test_any_config_comes_back(tmp_path):
-    chance, refused = random.Random(5), 0
-    for i in range(12 * TIMES):
-        config = drawn(chance)
-        model, path = made(config), tmp_path / f"{i}.safetensors"
-        keras_vit.to_checkpoint(model, path)
-        check_same(keras_vit.load(path), model)
-        refused += not any(fits(config, layout) for layout in LAYOUTS.values())
-    assert refused >= 2 * TIMES  # no layout of others has a place for them
-    for name, config in TEXTS.items():
-        model = model_of(config)
-        keras_vit.to_checkpoint(model, tmp_path / f"{name}.safetensors")
-        check_same(keras_vit.load(tmp_path / f"{name}.safetensors"), model)
-        assert count_weights(config) == model.count_params()
-
-
-def fits(config, layout):
-    try:
-        return isinstance(config, layout.config_type) and bool(note_of(config, layout))
-    except ValueError:
-        return False
 
 
 def test_settings_that_no_other_file_has(tmp_path):
