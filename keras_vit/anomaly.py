@@ -94,7 +94,7 @@ def fit(
         >>> inspector.good_scores.shape
         (4,)
     """
-    source = as_model(model)
+    source = as_model(model, image_size="dynamic")
     check_type("model", source, VisionTransformer, "a VisionTransformer")
     extractor, parts, angles = None, [], range(0, 360, 45) if rotations else range(1)
     for name, picture in _pictures(good_pictures, source.config.channels):

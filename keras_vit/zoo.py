@@ -118,9 +118,9 @@ def config_of(source: Source) -> Any:
     return checkpoints.open_checkpoint(checkpoints.find_checkpoint(path), head=head).config
 
 
-def as_model(model: Any) -> Any:
-    """Anything but a string or a path as it is; of these the model that `load` returns."""
-    return load(model) if isinstance(model, (str, os.PathLike)) else model
+def as_model(model: Any, **options: Any) -> Any:
+    """Anything but a string or a path as it is; of these the model that `load` returns with the options."""
+    return load(model, **options) if isinstance(model, (str, os.PathLike)) else model
 
 
 def create_model(variant: str, **options: Unpack[CreateOptions]) -> VisionTransformer | BiT:

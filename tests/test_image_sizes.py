@@ -57,9 +57,10 @@ def photos(tmp_path_factory):
     return root
 
 
-PICTURES = (np.zeros((4, SIZE, SIZE, 3), "uint8"), np.array([0, 1, 0, 1]))
+PICTURES = (np.random.default_rng(0).integers(0, 256, (4, SIZE, SIZE, 3), "uint8"), np.array([0, 1, 0, 1]))
 MASKS = (PICTURES[0], np.zeros((4, SIZE, SIZE), "uint8") + PICTURES[1][:, None, None])
 BOXES = data.open_boxes((PICTURES[0], [{"boxes": [[0, 0, 8, 8]], "labels": [0]}] * 4), class_names=["a"])
+CALM = {"false_alarms": 0.3, "verbose": False}
 RUN = {"steps": 1, "batch_size": 2, "image_size": SIZE, "warmup_steps": 0, "verbose": False}
 
 
@@ -85,6 +86,7 @@ DOORS = {
     "linear head": train(training.finetune_segmentation, MASKS, LINEAR),
     "EoMT": train(training.finetune_segmentation, MASKS, "segmentation/eomt_ade20k_base"),
     "detection": train(training.finetune_detection, BOXES, "detection/owl_finetune"),
+    "anomaly": lambda folder, photos: stop(keras_vit.anomaly.fit(folder, PICTURES[0], image_size=SIZE, **CALM)),
     "keras-vit finetune": command("finetune", "F", "P/classes", *QUICK),
     "keras-vit finetune --teacher": command("finetune", "glyphs", "P/classes", "--teacher", "F", *QUICK),
     "keras-vit finetune --task segmentation": command("finetune", "F", "P/scenes", "--task", "segmentation", *QUICK),
