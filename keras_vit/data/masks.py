@@ -535,9 +535,9 @@ def read_mask(path: Path) -> np.ndarray:
         found = f"{printable(path)} is a JPEG, whose compression changes class numbers"
         raise ValueError(f"{found}. Save the original mask as a PNG.")
     if numbers is None:
-        what = "fractions" if mode == "F" else "colours"
-        found = f"{printable(path)} has {what} (mode {mode}), but a mask has one whole number for each pixel"
-        raise ValueError(f"{found}. Save class numbers in place of {what}.")
+        found = f"has fractions (mode {mode})" if mode == "F" else f"has colours (mode {mode})"
+        found = f"{printable(path)} {found}, but a mask has one whole number for each pixel"
+        raise ValueError(f"{found}. Save class numbers instead.")
     return numbers
 
 

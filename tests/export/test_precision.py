@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 from keras_vit import VisionTransformer, ViTConfig
-from keras_vit.export import FORMATS, PRECISIONS
+from keras_vit.export import FORMATS, PRECISIONS, export
 from keras_vit.export.exporting import differences
 from keras_vit.export.formats import litert
 from keras_vit.export.served_model import Signature
+from tests.export.tiny import new_model
 
 for package in ("tensorflow", "ai_edge_litert", "ai_edge_quantizer", "onnx", "onnxruntime", "tf2onnx", "openvino"):
     if importlib.util.find_spec(package) is None:
@@ -151,3 +152,13 @@ def test_refused_with_a_reason():
                 with pytest.raises(ValueError, match="precision must be one of.*float32") as caught:
                     FORMATS[format].precision(precision)
                 assert row.reason in str(caught.value)
+
+
+def test_equal_constants_are_not_one(tmp_path):
+    """The two matrices of a pruned MLP are equal bytes of two shapes, which the converter stores once."""
+    model = new_model()
+    for name in ("fc1", "fc2"):
+        kernel = getattr(model.get_layer("block_0").mlp, name).kernel
+        kernel.assign(np.zeros(kernel.shape))
+    report = export(model, tmp_path / "a.tflite", precision="dynamic_int8", measure=False)
+    assert 0 < report.max_abs_error < report.tolerance

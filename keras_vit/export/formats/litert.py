@@ -139,6 +139,19 @@ def _ranges(source: Path, recipe: Any, images: np.ndarray) -> dict[str, Any]:
     return watching.get_model_qsvs()
 
 
+def _separate_buffers(path: Path) -> None:
+    """Gives each constant a buffer of its own: the converter shares equal ones, the quantizer takes them for one."""
+    from ai_edge_litert.tools import flatbuffer_utils
+
+    model, taken = flatbuffer_utils.read_model_from_bytearray(bytearray(path.read_bytes())), set()
+    for tensor in (tensor for graph in model.subgraphs for tensor in graph.tensors):
+        if tensor.buffer in taken and model.buffers[tensor.buffer].data is not None:
+            model.buffers.append(copy.copy(model.buffers[tensor.buffer]))
+            tensor.buffer = len(model.buffers) - 1
+        taken.add(tensor.buffer)
+    flatbuffer_utils.write_model(model, str(path))
+
+
 _NEEDS = (("ai_edge_litert", "ai_edge_quantizer"), "export")
 
 
@@ -221,6 +234,7 @@ class LiteRT(Format):
         from ai_edge_litert.tools import flatbuffer_utils
         from ai_edge_quantizer import qtyping, quantizer, recipe_manager
 
+        _separate_buffers(source)
         recipe = recipe_manager.RecipeManager()
         for kind in (qtyping.TFLOperationName.FULLY_CONNECTED, qtyping.TFLOperationName.CONV_2D):
             if precision == "float16":
