@@ -18,8 +18,10 @@ from keras_vit._options import Positive, Share, as_python, checked
 from keras_vit._pictures import safe_colours
 from keras_vit._processes import connect
 from keras_vit._terminal import ClassesResult, Column, PlainData, Table
-from keras_vit.data import ImageStream, open_boxes, open_segments
+from keras_vit.data import ImageStream
+from keras_vit.data.boxes import BOXES
 from keras_vit.data.examples import target_parts
+from keras_vit.data.segments import SEGMENTS
 from keras_vit.models import Detector, EoMT
 from keras_vit.preprocessing.images import picture_to_draw, read_picture
 from keras_vit.segmentation.metrics import whole_pictures
@@ -524,16 +526,14 @@ def evaluate(
         >>> detection.evaluate(detector, boxes, progress=False).pictures
         1
     """
-    config, kind, target, opened = model.config, "masks", "segments", open_segments
-    if isinstance(model, Detector):
-        kind, target, opened = "boxes", "boxes", open_boxes
-    data = data if isinstance(data, ImageStream) else opened(data)
+    config, of = model.config, BOXES if isinstance(model, Detector) else SEGMENTS
+    data = data if isinstance(data, ImageStream) else of.open(data)
     with whole_pictures(config, data, on_bad_image, distribution, progress) as (images, pairs):
-        if images.target != target or images.classes > config.classes:
-            wanted = f"{target} of at most the {config.classes} classes of the model"
+        if images.kind is not of or images.classes > config.classes:
+            wanted = f"{of.name} of at most the {config.classes} classes of the model"
             found = f"the target {images.target!r} and {images.classes} classes"
             raise ValueError(f"data must be {wanted}, but it has {found}.")
-        metric = MeanAP(config.classes, kind, config.class_names)
+        metric = MeanAP(config.classes, "boxes" if of is BOXES else "masks", config.class_names)
         for picture, truth in pairs:
             metric.add(found_in(model, picture, most), truth)
         return metric.result(distribution)

@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Mapping
+import pkgutil
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
 
@@ -12,16 +13,12 @@ from keras_vit._arguments import printable, warn_caller
 from keras_vit._options import check
 from keras_vit.cli import inputs
 from keras_vit.cli.program import MANY, AtLeast0, Count, CountOr0, Result, Size, command, flags_of, given, only_for
-from keras_vit.data import Augmentation, ViewAugmentation
+from keras_vit.data import TARGETS, Augmentation, ViewAugmentation
+from keras_vit.data.targets import CLASS, kind_of
 from keras_vit.training import Recipe, recipe
 
-RECIPE = "finetune/folder"
-# What the command line takes where no recipe is named.
-RECIPES = {
-    "classification": RECIPE,
-    "segmentation": "segmentation/dinov2_linear",
-    "detection": "detection/owl_finetune",
-}
+KINDS = {kind.command: kind for kind in reversed(TARGETS.values())}  # of a `--task`, the first
+RECIPE = CLASS.recipe
 VIEWS_RECIPE = "pretrain/lejepa"
 SHOWN = 48  # worst mistakes on the page of a report
 NEIGHBOURS = 20
@@ -123,7 +120,7 @@ def finetune(
     target = columns.get("target", "class")
     factors = None if class_weight is None else _class_weight(class_weight)
     changes = changes | given(lora_rank=lora, class_weight=factors)
-    plan = _recipe(recipe or RECIPES[kind.task], kind.task, target, changes, augmentation | given(flip=flip))
+    plan = _recipe(recipe or KINDS[kind.task].recipe, kind.task, target, changes, augmentation | given(flip=flip))
     inputs.check_source(weights)
     if teacher is not None:
         inputs.check_source(teacher)
@@ -139,18 +136,11 @@ def finetune(
 
             size = given(image_size=changes.get("image_size"))
             settings["task"] = training.distillation(load(teacher, **size), distill or "hard")
-        done = training.finetune(weights, images, plan, **settings)
     else:
         inputs.check_exists(data, kind.annotations)
         inputs.start_keras()
-        from keras_vit.data import open_boxes, open_segments
-
-        if kind.task == "detection":
-            boxes = open_boxes(data, annotations=kind.annotations)
-            done = training.finetune_detection(weights, boxes, plan, **settings)
-        else:
-            examples = data if kind.annotations is None else open_segments(data, annotations=kind.annotations)
-            done = training.finetune_segmentation(weights, examples, plan, **masks, **settings)
+        images = kind_of(plan.augmentation).open(data, **given(annotations=kind.annotations), **masks)
+    done = training.finetune(weights, images, plan, **settings)
     folder = Path(output)
     following = ["evaluate", str(folder / "model.keras"), data, *(["--held-out"] if validation is not None else [])]
     again = {"task": kind.task, "annotations": kind.annotations, "on-bad-image": kind.on_bad_image, **columns, **masks}
@@ -236,19 +226,13 @@ def pretrain(
 
 def _recipe(name: str, task: str, target: str, changes: dict[str, Any], augmentation: dict[str, Any]) -> Recipe:
     """Returns a recipe by name with changes, which apply to the task and to the target of its data."""
-    from keras_vit.data import SegmentAugmentation
-
     plan = recipe(name)
     if augmentation:
         changes = {**changes, "augmentation": plan.augmentation.replace(**augmentation)}
-    plan = plan.replace(**changes)
-    situation = {"target": target}
-    if task == "detection":
-        situation = {"target": "boxes", "objective": "detection"}
-    if task == "segmentation":
-        has_queries = isinstance(plan.augmentation, SegmentAugmentation)
-        situation = {"target": "segments" if has_queries else "mask", "objective": "segmentation"}
-    check(plan, situation)
+    plan, kind = plan.replace(**changes), kind_of(plan.augmentation)
+    if kind.command != task:
+        raise ValueError(f"The recipe {plan.name} is for --task {kind.command}, but --task {task} was given.")
+    check(plan, {"target": target} if kind.is_label else {"target": kind.name, "objective": task})
     return plan
 
 
@@ -406,15 +390,11 @@ def _evaluate_pixels(weights: str, data: str, kind: inputs.Kind, masks: inputs.M
     """Returns the mean intersection over union of a segmentation model, or COCO's average precision of a detector."""
     inputs.check_exists(data, kind.annotations)
     inputs.start_keras()
-    from keras_vit import detection, load, segmentation
-    from keras_vit.data import open_boxes
+    from keras_vit import load
 
-    result: Any
-    if kind.task == "detection":
-        boxes = open_boxes(data, annotations=kind.annotations)
-        result = detection.evaluate(load(weights), boxes, on_bad_image=kind.on_bad_image)
-    else:
-        result = segmentation.evaluate(load(weights), data, on_bad_image=kind.on_bad_image, **masks)
+    of = KINDS[kind.task]
+    opened = data if kind.annotations is None else of.open(data, annotations=kind.annotations)
+    result = pkgutil.resolve_name(of.evaluate)(load(weights), opened, on_bad_image=kind.on_bad_image, **masks)
     return Result(result.to_dict(), f"{result}\n{result.class_table(worst=10)}")
 
 

@@ -1,6 +1,8 @@
 from keras_vit.data.augmentation import Augmentation as Augmentation
 from keras_vit.data.augmentation import MaskAugmentation as MaskAugmentation
+from keras_vit.data.augmentation import PictureAugmentation as PictureAugmentation
 from keras_vit.data.augmentation import SegmentAugmentation as SegmentAugmentation
+from keras_vit.data.augmentation import Transform as Transform
 from keras_vit.data.augmentation import ViewAugmentation as ViewAugmentation
 from keras_vit.data.augmentation import augment_masks as augment_masks
 from keras_vit.data.boxes import BoxAugmentation as BoxAugmentation
@@ -27,3 +29,6 @@ from keras_vit.data.streams import ImageStream as ImageStream
 from keras_vit.data.streams import Stream as Stream
 from keras_vit.data.tables import LabelTable as LabelTable
 from keras_vit.data.tables import open_table as open_table
+from keras_vit.data.targets import TARGETS as TARGETS
+from keras_vit.data.targets import TargetKind as TargetKind
+from keras_vit.data.targets import register_target as register_target

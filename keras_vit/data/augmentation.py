@@ -135,7 +135,6 @@ class ImageTransform(Transform):
 class PictureAugmentation(Options):
     """How pictures of some targets are changed in training, by a transform."""
 
-    targets: ClassVar[tuple[str, ...]]
     transform: ClassVar[type[Transform]]
     per_channel: ClassVar[tuple[str, ...]] = ()  # fields that may have a value for each channel
 
@@ -206,7 +205,6 @@ class Augmentation(PictureAugmentation):
     erasing_mean: Annotated[float | tuple[float, ...], PerChannel(Number())] = option(0.5, when=_ERASED)
     erasing_std: Annotated[float | tuple[float, ...], PerChannel(FROM_0)] = option(0.5, when=_ERASED)
 
-    targets: ClassVar[tuple[str, ...]] = ("class", "multilabel", "number", "none")
     transform: ClassVar[type[Transform]] = ImageTransform
 
     per_channel: ClassVar[tuple[str, ...]] = ("erasing_mean", "erasing_std")
@@ -336,7 +334,6 @@ class MaskAugmentation(PictureAugmentation):
     hue: Hue = 0.1
     fill: Annotated[float | tuple[float, ...], PerChannel(UpTo(255))] = (123.675, 116.28, 103.53)
 
-    targets: ClassVar[tuple[str, ...]] = ("mask",)
     transform: ClassVar[type[Transform]] = MaskTransform
 
     per_channel: ClassVar[tuple[str, ...]] = ("fill",)
@@ -346,9 +343,6 @@ class MaskAugmentation(PictureAugmentation):
         plain = ", ".join(f"{name}=0" for name in (*CHANGES, "fill"))
         recolours = any(getattr(self, name) for name in CHANGES)
         return f"Colour changes need RGB images. Pass MaskAugmentation({plain})" if recolours else ""
-
-
-PLAIN = MaskAugmentation((1.0, 1.0), 1.0, False, 0.0, 0.0, 0.0, 0.0)  # a picture at size, and a crop where it is longer
 
 
 def distorted(image: np.ndarray, augmentation: MaskAugmentation, generator: np.random.Generator) -> np.ndarray:
@@ -419,7 +413,6 @@ class SegmentAugmentation(PictureAugmentation):
     jitter: bool = False
     flip: bool = True
 
-    targets: ClassVar[tuple[str, ...]] = ("segments",)
     transform: ClassVar[type[Transform]] = SegmentTransform
 
     def draw(self, size: tuple[int, int], image_size: tuple[int, int], rng: np.random.Generator) -> dict[str, Any]:
@@ -440,9 +433,6 @@ class SegmentAugmentation(PictureAugmentation):
         contrast_last = rng.random() < 0.5
         order = ("brightness", "saturation", "hue", "contrast") if contrast_last else CHANGES
         return [(name, float(rng.uniform(*ranges[name]))) for name in order if rng.random() < 0.5]
-
-
-PLAIN_SEGMENTS = SegmentAugmentation((1.0, 1.0), flip=False)
 
 
 @checked
@@ -596,7 +586,6 @@ class ViewAugmentation(PictureAugmentation):
     blur: Share = 0.5
     solarize: Share = 0.2
 
-    targets: ClassVar[tuple[str, ...]] = ("none",)
     transform: ClassVar[type[Transform]] = ViewTransform
 
     def local_size_for(self, image_size: tuple[int, int], patch: tuple[int, int]) -> tuple[int, int]:

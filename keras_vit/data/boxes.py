@@ -27,6 +27,7 @@ from keras_vit.data.masks import (
 )
 from keras_vit.data.random_operations import inception_box
 from keras_vit.data.tables import Cells, check_columns, read_columns, splits_of
+from keras_vit.data.targets import TargetKind, register_target
 from keras_vit.preprocessing.images import DETECTOR_PICTURES, detector_pixels
 
 # What tables call left, top, right and bottom.
@@ -272,8 +273,18 @@ class BoxAugmentation(PictureAugmentation):
     flip: bool = True
     pictures: Annotated[str, OneOf(DETECTOR_PICTURES)] = "owlv2"
 
-    targets: ClassVar[tuple[str, ...]] = ("boxes",)
     transform: ClassVar[type[Transform]] = BoxTransform
 
 
-PLAIN_BOXES = BoxAugmentation(min_area=1.0, flip=False)
+BOXES = register_target(
+    TargetKind(
+        name=BoxedImages.target,
+        plain=BoxAugmentation(min_area=1.0, flip=False),
+        task="detection",
+        evaluate="keras_vit.detection:evaluate",
+        open=open_boxes,
+        parts=("boxes", "labels", "crowd", "areas"),
+        command="detection",
+        recipe="detection/owl_finetune",
+    )
+)

@@ -23,12 +23,10 @@ from keras_vit._arguments import SKIP, listing, printable, require_packages, to_
 from keras_vit._files import contents_of, expanded_path, fingerprint
 from keras_vit._options import Count, OneOf, Options, Positive
 from keras_vit._terminal import PlainData, ProgressBar
+from keras_vit.data.targets import CLASS, NONE, TARGETS, TargetKind
 from keras_vit.preprocessing import check_mode, check_pixels, imagenet1k_classes, load_image
 from keras_vit.preprocessing.images import read_channels
 
-TARGETS = ("class", "multilabel", "number")  # what labels are: one of n classes, any of them, or a quantity
-DENSE = ("mask", "segments", "boxes")  # of pictures that keep their size where they are evaluated on
-NO_TARGET = "none"  # of pictures whose labels are not read
 LARGEST = float(np.finfo(np.float32).max)  # of numbers as labels
 
 # What the splits are called: without case, digits and punctuation, and without SUFFIX. The first that exists counts.
@@ -143,7 +141,7 @@ class Examples:
     def without_labels(self) -> Self:
         labels = np.zeros(len(self), "int64")
         nothing = {"notes": None, "annotate": None, "class_names": None, "task": ""}
-        return dataclasses.replace(self, labels=labels, classes=1, target=NO_TARGET, **nothing)
+        return dataclasses.replace(self, labels=labels, classes=1, target=NONE.name, **nothing)
 
 
 def read_example(load: Any, annotate: Any, picture: Any, note: Any, name: str = "") -> tuple[np.ndarray, Any]:
@@ -160,8 +158,6 @@ def reader(channels: int) -> Callable[[Any], np.ndarray]:
 # Pipelines of other libraries
 
 IMAGES = ("image", "images", "pixel_values")  # what dicts call the pictures
-TARGET_KEYS = {"mask": ("mask", "masks", "segmentation_mask", "labels", "label")}  # and their targets
-TARGET_KEYS |= dict.fromkeys(("segments", "boxes"), ("target", "targets"))
 TARGET_PARTS = ("masks", "boxes", "labels", "crowd", "areas")  # of dicts that are targets themselves
 _COCOS = {"iscrowd": "crowd", "area": "areas"}  # what torchvision, torchmetrics and pycocotools call them
 
@@ -222,24 +218,24 @@ def one_pass(source: Any) -> Iterator[Any]:
         yield from source
 
 
-def pair_of(element: Any, target: str) -> tuple[np.ndarray, Any]:
+def pair_of(element: Any, kind: TargetKind) -> tuple[np.ndarray, Any]:
     """Returns the images of what a pipeline yields, and their labels, masks or other targets: of a pair, or a dict."""
-    keys, are_parts = TARGET_KEYS.get(target, ("label", "labels")), target in ("segments", "boxes")
+    keys = kind.keys
     if isinstance(element, Mapping):
         found = f"dict with the keys {sorted(element)}"
         images, targets = (next((element[k] for k in names if k in element), None) for names in (IMAGES, keys))
-        if targets is None and are_parts:
-            targets = {key: element[key] for key in (*TARGET_PARTS, *_COCOS) if key in element} or None
+        if targets is None and kind.parts:
+            targets = {key: element[key] for key in (*kind.parts, *_COCOS) if key in element} or None
     else:
         found, is_pair = type(element).__name__, isinstance(element, (tuple, list)) and len(element) == 2
         images, targets = element if is_pair else (element, None)
-    if images is None or (targets is None and target != NO_TARGET):
+    if images is None or (targets is None and kind is not NONE):
         wanted = f"(images, {keys[0]}s), or a dict with 'image' and {keys[0]!r}"
         raise ValueError(f"The pipeline must yield {wanted}, but it yields a {found}.")
     images = to_numpy(images)
-    if target == NO_TARGET:
+    if kind is NONE:
         return images, np.zeros(len(images) if images.ndim == 4 else (), "int64")
-    if not are_parts:
+    if not kind.parts:
         return images, to_numpy(targets)
     if isinstance(targets, Mapping) and images.ndim == 4:  # joined by the library
         targets = [{key: values[i] for key, values in targets.items()} for i in range(len(images))]
@@ -275,35 +271,36 @@ def check_labels(
     labels: Any, classes: int | None, where: str, name: Callable[[int], str] | None = None, target: str = "class"
 ) -> tuple[np.ndarray, int]:
     """Returns labels as int64 `(n,)` or float32 `(n, classes)`, and the number of classes: the one check of labels."""
-    name = name or (lambda i: f"image {i} of {where}")
+    name, kind = name or (lambda i: f"image {i} of {where}"), TARGETS[target]
     labels = to_numpy(labels)
     if labels.dtype.kind not in "iufb" and "float" not in labels.dtype.name:
         raise TypeError(f"The labels of {where} must be numbers, but the dtype is {labels.dtype}. Number the classes.")
-    if labels.ndim == 2 and labels.shape[1] == 1 and target != "multilabel":
+    if labels.ndim == 2 and labels.shape[1] == 1 and not kind.several:
         labels = labels[:, 0]
-    if labels.ndim == 1 and target == "number":
+    if labels.ndim == 1 and not kind.has_classes:
         finite = np.abs(labels.astype("float64")) <= LARGEST
         if not finite.all():
             i = int(np.argmin(finite))
             raise ValueError(f"{name(i)} has the label {float(labels[i])}, but labels must be finite float32 numbers.")
         if classes not in (None, 1):
-            raise ValueError(f"target='number' has one output, but {classes} classes were given. Leave them out.")
+            raise ValueError(f"target={target!r} has one output, but {classes} classes were given. Leave them out.")
         return labels.astype("float32")[:, None], 1
-    if labels.ndim == 1 and target == "class":
+    if labels.ndim == 1 and not kind.several:
         return _check_class_numbers(labels.astype("float64"), classes, name)
-    if labels.ndim != 2 or target == "number":
-        shapes = {"number": "(n,) or (n, 1)", "multilabel": "(n, classes) with 0 and 1"}
-        shape = shapes.get(target, "(n,) with class numbers, or (n, classes) with values from 0 to 1")
+    if labels.ndim != 2 or not kind.has_classes:
+        shape = "(n, classes) with 0 and 1" if kind.several else "(n,) or (n, 1)"
+        if kind is CLASS:
+            shape = "(n,) with class numbers, or (n, classes) with values from 0 to 1"
         raise ValueError(
             f"The labels of {where} must have the shape {shape} for target={target!r}, not {labels.shape}."
         )
     if classes is not None and labels.shape[1] != classes:
         raise ValueError(f"The labels of {where} must have {classes} columns, for classes, not {labels.shape[1]}.")
     values = labels.astype("float64")
-    if target == "class":
-        fits, allowed = (values >= 0) & (values <= 1), "from 0 to 1"
-    else:
+    if kind.several:
         fits, allowed = (values == 0) | (values == 1), "0 or 1"
+    else:
+        fits, allowed = (values >= 0) & (values <= 1), "from 0 to 1"
     if not fits.all():
         i = int(np.argmin(fits.all(axis=1)))
         raise ValueError(f"The labels of {name(i)} must be {allowed}, but they are {labels[i].tolist()[:10]}.")
@@ -427,11 +424,12 @@ class Reading(Options):
 
 def sampled(examples: Examples, sampling: str) -> Callable[[np.random.Generator], np.ndarray]:
     """A function from a generator to the indices of an epoch, int64 `(examples,)`: some of them several times."""
-    if examples.target not in ("class", "multilabel"):
+    kind = TARGETS[examples.target]
+    if not (kind.is_label and kind.has_classes):
         raise ValueError(f"sampling={sampling!r} needs classes, but the data has the target {examples.target!r}.")
     groups = groups_of(examples)
     counts = np.bincount(groups)
-    if examples.target == "multilabel":
+    if kind.several:
         counts = np.append(examples.labels.sum(axis=0), np.sum(groups == examples.classes))
     weights = counts[groups] ** (-1.0 if sampling == "balanced" else -0.5)
 
@@ -446,11 +444,11 @@ def sampled(examples: Examples, sampling: str) -> Callable[[np.random.Generator]
 
 def groups_of(examples: Examples) -> np.ndarray:
     """The group of each example: its class, its rarest label (`classes` for none), or for regression its label."""
-    labels = examples.labels
+    labels, kind = examples.labels, TARGETS[examples.target]
     if labels.ndim == 1:
         return labels
-    if examples.target != "multilabel":
-        return labels[:, 0] if examples.target == "number" else labels.argmax(axis=1)
+    if not kind.several:
+        return labels.argmax(axis=1) if kind.has_classes else labels[:, 0]
     rarest = np.where(labels > 0, labels.sum(axis=0), np.inf).argmin(axis=1)
     return np.where(labels.any(axis=1), rarest, examples.classes)
 

@@ -27,7 +27,9 @@ from keras_vit._files import expanded_path, fingerprint
 from keras_vit._options import Whole, checked
 from keras_vit._terminal import ProgressBar
 from keras_vit.data import examples as base
+from keras_vit.data.augmentation import MaskAugmentation
 from keras_vit.data.tables import LabelTable
+from keras_vit.data.targets import TargetKind, register_target
 from keras_vit.preprocessing import check_pixels
 from keras_vit.preprocessing.images import read_picture
 
@@ -477,6 +479,26 @@ def open_masks(
             raise ValueError(f"All masks hold only the ignored label {ignore}. Pass another ignore= if it is a class.")
         data = dataclasses.replace(data, classes=max(seen) + 1)
     return data
+
+
+def _stacked(masks: Sequence[np.ndarray], image_size: tuple[int, int]) -> np.ndarray:
+    return np.array(masks, "int32").reshape(-1, *image_size)
+
+
+MASK = register_target(
+    TargetKind(
+        name=MaskedImages.target,
+        # A picture at size, and a crop if it is longer.
+        plain=MaskAugmentation((1.0, 1.0), 1.0, False, 0.0, 0.0, 0.0, 0.0),
+        task="segmentation",
+        evaluate="keras_vit.segmentation:evaluate",
+        open=open_masks,
+        stack=_stacked,
+        keys=("mask", "masks", "segmentation_mask", "labels", "label"),
+        command="segmentation",
+        recipe="segmentation/dinov2_linear",
+    )
+)
 
 
 def mask_targets(

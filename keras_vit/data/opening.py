@@ -1,6 +1,7 @@
 """`open_data`: labelled images of every kind as a stream; folders, arrays, and data sets of tensorflow-datasets."""
 
 import dataclasses
+import functools
 import io
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -24,19 +25,11 @@ from keras_vit._arguments import (
 )
 from keras_vit._files import expanded_path, fingerprint
 from keras_vit._options import GIVEN, INSIDE, Count, Positive, check_shard, checked, option, refuse
+from keras_vit.data import boxes, segments  # noqa: F401 - they register their kinds of targets
 from keras_vit.data import examples as base
-from keras_vit.data.augmentation import (
-    HOLDOUT,
-    ORDER,
-    PLAIN,
-    PLAIN_SEGMENTS,
-    Augmentation,
-    ImageTransform,
-    PictureAugmentation,
-    Transform,
-)
-from keras_vit.data.boxes import PLAIN_BOXES
+from keras_vit.data.augmentation import HOLDOUT, ORDER, ImageTransform, PictureAugmentation, Transform
 from keras_vit.data.streams import ExampleStream, ImageStream, Labels, PipelineStream
+from keras_vit.data.targets import CLASS, LABELLED, NONE, TARGETS, TargetKind
 from keras_vit.preprocessing import RESIZES, Pipeline, check_pixels, load_image
 
 
@@ -124,12 +117,13 @@ def open_data(
     names = None if named is None else list(named)
     # What has been opened says its target; only labels may be left out.
     known = getattr(source, "target", None)
-    check_choice("target", target, (*base.TARGETS, base.NO_TARGET, *([known] if known else [])))
-    kind = target if target == base.NO_TARGET or known is None else known
+    known_kinds = [name for name, kind in TARGETS.items() if kind.is_label or kind.check or name == known]
+    check_choice("target", target, tuple(known_kinds))
+    kind = TARGETS[target if target == NONE.name or known is None else known]
     pipeline = getattr(source, "pipeline", source if known is None and base.is_pipeline(source) else None)
     given = {"augmentation": augmentation, "sampling": sampling, "holdout": holdout, "processes": how.processes or None}
     given |= {"shuffle": shuffle, "classes": classes, "resize": resize}
-    situation = {"split": split, "shuffle": shuffle, "image_size": size, "target": kind, "channels": how.channels}
+    situation = {"split": split, "shuffle": shuffle, "image_size": size, "target": kind.name, "channels": how.channels}
     situation["data"] = "examples" if size and pipeline is None else "a pipeline, which has its own order"
     if isinstance(resize, str):
         check_choice("resize", resize, tuple(RESIZES))
@@ -138,45 +132,44 @@ def open_data(
     if size is None:
         inputs, labels = inputs_of(source, batch_size), Labels(target, count, names)
         return PipelineStream(inputs, labels, None, batch_size, how, shard)
-    ignore = getattr(source, "ignore", 255)
     fields = {"image_size": size, "seed": seed, "channels": how.channels}
-    transform = _transform(kind, augmentation, resize, shuffle, ignore, **fields)
+    transform = _transform(kind, augmentation, resize, shuffle, source, **fields)
     if pipeline is not None:
-        labels = Labels(kind, 1 if kind == base.NO_TARGET else count, names)
-        labels = source.in_order(names) if kind in base.DENSE else labels
+        labels = Labels(kind.name, 1 if kind is NONE else count, names) if known is None else source.in_order(names)
         _check_given(target, count, labels)
         stream = PipelineStream(pipeline, labels, transform, batch_size, how, shard)
         stream.class_names = stream.class_names or names
         return stream
-    if kind == base.NO_TARGET and holdout is None:
+    if kind is NONE and holdout is None:
         examples = open_pictures(source, part, how)
     else:  # a share is held out as of labelled images
-        labels = Labels("class" if kind == base.NO_TARGET else target, count, names)
+        labels = Labels(CLASS.name if kind is NONE else target, count, names)
         examples = _open_examples(source, part, shuffle, labels, how)
     if holdout is not None:
         examples = hold_out(examples, holdout, seed, split)
-    examples = examples.without_labels() if kind == base.NO_TARGET else examples
+    examples = examples.without_labels() if kind is NONE else examples
     return ExampleStream(examples, transform, batch_size, how, shard, sampling)
 
 
-ANY_CLASS = Labels("class", None, None)
+ANY_CLASS = Labels(CLASS.name, None, None)
 # Options that are not for all data, or not for data in order.
 _OF_DATA = {
     "shuffle": option(False, when={"split": ("train",), "image_size": GIVEN}),
     "resize": option("squash", when={"shuffle": (False,), "image_size": GIVEN}),
-    "classes": option(when={"target": (*base.TARGETS, *base.DENSE)}),
+    "classes": option(when={"target": LABELLED}),
     "augmentation": option(when={"shuffle": (True,)}),
     "sampling": option(when={"shuffle": (True,), "data": ("examples",)}),
     "holdout": option(when={"data": ("examples",)}),
     "processes": option(when={"data": ("examples",)}),
 }
 # Where `resize` may be a name.
-_OF_RESIZES = {"resize": option("squash", when={"target": (*base.TARGETS, base.NO_TARGET), "channels": (3,)})}
+_LABELS = tuple(name for name, kind in TARGETS.items() if kind.is_label)
+_OF_RESIZES = {"resize": option("squash", when={"target": _LABELS, "channels": (3,)})}
 
 
 def _check_given(target: str, classes: int | None, data: Any) -> None:
     """Raises ValueError for another target or number of classes than the data has."""
-    if target not in ("class", data.target):
+    if target not in (CLASS.name, data.target):
         raise ValueError(f"target={target!r} was given, but the data has the target {data.target!r}. Leave it out.")
     if classes not in (None, data.classes):
         raise ValueError(f"classes={classes} was given, but the data has {data.classes} classes. Leave it out.")
@@ -187,13 +180,13 @@ def hold_out(examples: base.Examples, share: float, seed: int, split: str) -> ba
     # The seed draws them, and the share is that of each class to within one image, of which one is kept to train on; of
     # several labels the rarest counts, and numbers are held out from small to large.
     groups, generator = base.groups_of(examples), np.random.default_rng([seed, HOLDOUT])
-    count = round(share * len(groups))
-    if examples.target in ("segments", "boxes"):
+    count, kind = round(share * len(groups)), TARGETS[examples.target]
+    if kind.parts:
         order, count = np.random.default_rng([seed, ORDER]).permutation(len(groups)), max(1, count)
         held = order[:count]
     else:
         order = np.lexsort((generator.random(len(groups)), groups))
-        if examples.target != "number":
+        if kind.has_classes:
             order = order[1:][groups[order][1:] == groups[order][:-1]]  # without one of each class
         held = np.array([generator.choice(part) for part in np.array_split(order, count)]) if count else order[:0]
     most = min(len(order), len(groups) - 1)
@@ -207,24 +200,31 @@ def hold_out(examples: base.Examples, share: float, seed: int, split: str) -> ba
 
 
 def _transform(
-    kind: str, augmentation: Any, resize: str | Pipeline, shuffle: bool, ignore: int, channels: int, **fields: Any
+    kind: TargetKind,
+    augmentation: Any,
+    resize: str | Pipeline,
+    shuffle: bool,
+    source: Any,
+    channels: int,
+    **fields: Any,
 ) -> Transform:
-    if not shuffle and kind in base.DENSE:
+    if not shuffle and not kind.is_label:
         return Transform(channels=channels, **fields)
     if not shuffle:
         return ImageTransform(channels=channels, resize=resize, **fields)
-    plain = {"mask": PLAIN, "segments": PLAIN_SEGMENTS, "boxes": PLAIN_BOXES}
-    plain = plain.get(kind, Augmentation(crop="resize", flip=False))
-    if augmentation is None:
-        augmentation = plain if kind != "mask" or channels == 3 else dataclasses.replace(plain, fill=0.0)
-    if kind not in getattr(augmentation, "targets", ()):
-        wanted, rows = f"data.{type(plain).__name__}", "detection" if kind == "boxes" else "segmentation"
-        hint = f"Use a recipe {rows}/..., or recipe.replace(augmentation={wanted}())." if kind in base.DENSE else ""
-        given = f"for data of the target {kind!r}, but {type(augmentation).__name__} was given."
+    if augmentation is None:  # a fill for three channels does not fit others
+        names = [name for name in kind.plain.per_channel if isinstance(getattr(kind.plain, name), tuple)]
+        augmentation = dataclasses.replace(kind.plain, **dict.fromkeys(names if channels != 3 else (), 0.0))
+    if not isinstance(augmentation, (type(kind.plain), *kind.others)):
+        wanted = f"data.{type(kind.plain).__name__}"
+        hint = f"Use a recipe {kind.command}/..., or recipe.replace(augmentation={wanted}())."
+        hint = "" if kind.is_label or not kind.recipe else hint
+        given = f"for data of the target {kind.name!r}, but {type(augmentation).__name__} was given."
         raise TypeError(f"augmentation must be a {wanted} {given} {hint}".rstrip())
     augmentation.check_channels(channels)
-    of_masks = {"ignore": ignore} if kind == "mask" else {}
-    return augmentation.transform(augmentation=augmentation, channels=channels, **fields, **of_masks)
+    if hasattr(augmentation.transform, "ignore"):  # of masks
+        fields["ignore"] = source.ignore
+    return augmentation.transform(augmentation=augmentation, channels=channels, **fields)
 
 
 def open_pictures(source: Any, split: str, reading: base.Reading) -> base.Examples:
@@ -394,10 +394,15 @@ def open_arrays(images: Any, labels: Any, training: bool, given: Labels, reading
     if labels.ndim == 0 or len(images) != len(labels):
         count = f"{len(labels)} labels" if labels.ndim else "a single number as labels"
         raise ValueError(f"Each image needs a label, but there are {len(images)} images and {count}.")
-    labels, classes = base.check_labels(labels, given.classes, "labels", name, given.target)
-    if training and given.target == "class" and (classes < 2 or (labels == labels[0]).all()):
+    kind, annotations, classes = TARGETS[given.target], {}, given.classes or 1
+    if kind.is_label:
+        labels, classes = base.check_labels(labels, given.classes, "labels", name, kind.name)
+    else:
+        annotations = {"notes": labels, "annotate": functools.partial(_checked, kind.check)}
+        labels = np.zeros(len(images), "int64")
+    if training and kind is CLASS and (classes < 2 or (labels == labels[0]).all()):
         raise ValueError(f"A classifier needs two classes or more, but all {len(labels)} labels are the same.")
-    if training and given.classes is None and labels.ndim == 1:
+    if training and kind.is_label and given.classes is None and labels.ndim == 1:
         empty = classes - len(np.unique(labels))
         if 2 * empty > classes:
             largest = f"the largest label is {labels.max()}, of {name(int(labels.argmax()))}"
@@ -429,8 +434,13 @@ def open_arrays(images: Any, labels: Any, training: bool, given: Labels, reading
         load=lambda image: base.with_channels(image[None], channels)[0],
         in_files=False,
         bad=bad,
+        **annotations,
     )
     return examples.part(keep) if bad else examples
+
+
+def _checked(check: Callable[..., Any], target: Any, pixels: np.ndarray, name: str) -> Any:
+    return check(target, pixels.shape[:2], name)
 
 
 def open_tfds(name: str, split: str, class_names: list[str] | None) -> base.Examples:

@@ -18,7 +18,9 @@ from keras_vit._files import expanded_path
 from keras_vit._options import checked, option, refuse
 from keras_vit.data import examples as base
 from keras_vit.data import masks as annotated
+from keras_vit.data.augmentation import SegmentAugmentation
 from keras_vit.data.coco import instance_targets, panoptic_targets, pictures_by_name, read_annotation, warn_of_crowds
+from keras_vit.data.targets import TargetKind, register_target
 from keras_vit.preprocessing import label_set
 from keras_vit.preprocessing.images import read_picture
 
@@ -134,6 +136,18 @@ def open_segments(
     return make().with_classes(count, names)
 
 
+SEGMENTS = register_target(
+    TargetKind(
+        name=SegmentedImages.target,
+        plain=SegmentAugmentation((1.0, 1.0), flip=False),
+        task="eomt",
+        evaluate="keras_vit.detection:evaluate",
+        open=open_segments,
+        parts=("masks", "labels", "crowd", "areas"),
+        command="segmentation",
+        recipe="segmentation/eomt_ade20k_base",
+    )
+)
 _INSTANCES = ("a folder of instances", "train/ and val/ with instances")
 _MASKS = ("masks", "a pipeline of masks")
 # Options that are not for every kind of data.
@@ -149,7 +163,7 @@ def _yields_targets(source: Any) -> bool:
     """Whether a pipeline, which can be gone through again, yields masks with labels."""
     if not base.is_pipeline(source) or hasattr(source, "__next__"):
         return False
-    _, first = base.pair_of(next(iter(base.one_pass(source)), ()), SegmentedImages.target)
+    _, first = base.pair_of(next(iter(base.one_pass(source)), ()), SEGMENTS)
     return isinstance(first, Mapping) or isinstance(first[0], Mapping)
 
 

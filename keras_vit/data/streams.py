@@ -30,6 +30,7 @@ from keras_vit._processes import cores, share
 from keras_vit.data import examples as base
 from keras_vit.data.augmentation import MIXUP, ORDER, ImageTransform, Transform, draws, resize_for_evaluation
 from keras_vit.data.random_operations import mixed
+from keras_vit.data.targets import CLASS, NONE, TARGETS, TargetKind
 from keras_vit.data.workers import Worker
 from keras_vit.preprocessing import check_pixels
 
@@ -186,7 +187,8 @@ class ImageStream(Stream):
     Attributes:
         class_names: Class names in the order of the labels; `None` if the classes have no names.
         classes: Number of classes; 0 for test data without this information, 1 for regression.
-        target: Kind of the labels, as in `open_data`; also `"mask"`, `"segments"` and `"boxes"`.
+        target: Name of the kind of the labels, as in `open_data`, or of the opened data.
+        kind: The `TargetKind` of this name.
         labels: All labels, in the data's order: int64 `(examples,)`, or float32 rows; None for pipelines.
         name: Function from an index in the data's order to the image's name, such as its path; None for pipelines.
         examples: Number of examples, or `None` if the data does not say.
@@ -217,6 +219,10 @@ class ImageStream(Stream):
     _last: int | None = None
     _readers: ThreadPoolExecutor | None = None
 
+    @property
+    def kind(self) -> TargetKind:
+        return TARGETS[self.target]
+
     def __init__(self, threads: int, prefetch: int) -> None:
         """Starts the threads that make batches; subclasses have set all other attributes before."""
         super().__init__()
@@ -230,6 +236,11 @@ class ImageStream(Stream):
         """Returns the number of images in the batch of `step`: 0 after the last; `batch_size` if it is unknown."""
         rest = self.batch_size if self.endless or self.examples is None else self.examples - step * self.batch_size
         return max(0, min(self.batch_size, rest))
+
+    def _stacked(self, targets: list[Any]) -> Any:
+        """Returns targets that are not labels as a batch has them."""
+        stack = self.kind.stack if self.endless else None
+        return targets if stack is None else stack(targets, self.transform.image_size)
 
     def _make(self, step: int) -> tuple[np.ndarray, np.ndarray]:
         """Returns the images and labels of a step, which one of the threads makes; here NotImplementedError."""
@@ -380,10 +391,10 @@ class ExampleStream(ImageStream):
                 raise ValueError(f'None of the images of batch {step} can be read. Pass check="decode".')
             raise ValueError(f"None of the images of batch {step} has a segment in its crop. Check the segments.")
         images = images[: len(indices)]
-        if self.target not in base.DENSE:
+        if self.kind.is_label:
             targets = one_hot(self.labels[np.array(indices, "int64")], self.classes)
-        elif self.target == "mask" and self.endless:
-            targets = np.array(targets, "int32").reshape(-1, *self.transform.image_size)
+        else:
+            targets = self._stacked(targets)
         if mixes:
             seed = [self.transform.seed, MIXUP, step]
             images, targets = mixed(images, targets, self.transform.augmentation, seed)
@@ -448,6 +459,9 @@ class Labels(NamedTuple):
     class_names: list[str] | None
     task: str = ""
 
+    def checked(self, target: Any, size: tuple[int, ...], where: str) -> Any:
+        return TARGETS[self.target].check(target, size, where)
+
 
 class PipelineStream(ImageStream):
     """The batches of a pipeline, which goes forward only and starts again for an earlier step.
@@ -468,7 +482,7 @@ class PipelineStream(ImageStream):
         """Pulls the first batch, which shows the kind of labels. `kind`: `Labels`, or data that checks its targets."""
         self.target, self.task, self.converted = kind.target, kind.task, []
         self.class_names = list(kind.class_names or ()) or None
-        self._source, self._kind, self.transform, self._skip, self.shard = source, kind, transform, reading.skip, shard
+        self._source, self._about, self.transform, self._skip, self.shard = source, kind, transform, reading.skip, shard
         self._origin = {"source": type(source).__name__}
         self.endless = transform is not None and transform.augmentation is not None
         if not self.endless and base.has_no_end(source):
@@ -488,9 +502,10 @@ class PipelineStream(ImageStream):
             raise ValueError(f"data must hold images, but the pipeline has no good image{why}")
         self._good = itertools.chain([first], self._good)
         images, labels = first
-        if not self.classes and labels.ndim == 2 and (labels.shape[1] > 1 or kind.target != "class"):
+        unknown = self.kind.is_label and not self.classes
+        if unknown and labels.ndim == 2 and (labels.shape[1] > 1 or self.kind is not CLASS):
             self.classes = labels.shape[1]
-        elif not self.classes and self.endless:
+        elif unknown and self.endless:
             raise ValueError("The labels of the pipeline are class numbers. Pass the number of classes as classes=.")
         if self.endless and len(images) != batch_size:
             given = f"The pipeline yields batches of {len(images)}, not of batch_size={batch_size}"
@@ -522,7 +537,7 @@ class PipelineStream(ImageStream):
                 raise EndOfData(f"step must be below {self._next}, the batches of the pipeline, but {step} was given.")
             advice = "Pass a data set or list that can be read again."
             raise ValueError(f"The pipeline ends after {self._next} batches. {advice}")
-        if self.classes and self.target not in base.DENSE:
+        if self.classes and self.kind.is_label:
             labels = one_hot(labels, self.classes)
         if self.endless:
             seed, finished = self.transform.seed, self.transform.finished
@@ -546,7 +561,7 @@ class PipelineStream(ImageStream):
         while True:
             number = -1
             for number, element in enumerate(base.one_pass(self._source)):
-                images, labels = base.pair_of(element, self.target)
+                images, labels = base.pair_of(element, self.kind)
                 self._single = images.ndim == 3 if self.transform is not None else labels.ndim == 0
                 if self._single:
                     images, labels = images[None], [labels]
@@ -576,11 +591,9 @@ class PipelineStream(ImageStream):
         labels: Any = [label for _, labels in parts for label in labels]
         if not self._in_lists:
             images = np.concatenate([images for images, _ in parts])
-        if self.target not in base.DENSE:
-            labels = np.concatenate([labels for _, labels in parts])
-        elif self.target == "mask" and self.endless:
-            labels = np.stack(labels)
-        return images, labels
+        if self.kind.is_label:
+            return images, np.concatenate([labels for _, labels in parts])
+        return images, self._stacked(labels)
 
     def _resized(self, images: np.ndarray) -> np.ndarray:
         """Returns images as a stream does: float32 at the size, with masks at theirs; without a transform as given."""
@@ -616,11 +629,11 @@ class PipelineStream(ImageStream):
             if counts[0] != counts[1]:
                 given = f"has {counts[0]} images, {counts[1]} labels"
                 raise ValueError(f"{where} needs a label for each image, but {given}.")
-            if self.target in base.DENSE:
+            if not self.kind.is_label:
                 pairs = zip(images, labels, strict=True)
-                return [self._kind.checked(target, image.shape[:2], where) for image, target in pairs]
-            target = "class" if self.target == base.NO_TARGET else self.target
-            return base.check_labels(labels, self._kind.classes, where, target=target)[0]
+                return [self._about.checked(target, image.shape[:2], where) for image, target in pairs]
+            target = CLASS.name if self.kind is NONE else self.target
+            return base.check_labels(labels, self._about.classes, where, target=target)[0]
         except ValueError as error:
             if not self._skip:
                 if self.transform is None:  # evaluation has no option to leave such batches out

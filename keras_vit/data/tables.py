@@ -12,6 +12,9 @@ import numpy as np
 from keras_vit._arguments import check_choice, check_class_name, did_you_mean, listing, printable, require_packages
 from keras_vit._files import expanded_path, fingerprint
 from keras_vit.data import examples as base
+from keras_vit.data.targets import CLASS, MULTILABEL, NUMBER, TARGETS
+
+_MASK = "mask"  # the target of a table with files of masks, which `open_masks` opens
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -74,15 +77,16 @@ class LabelTable:
         """
         if self.masks is not None:
             raise ValueError(f"{self.source} has masks. Pass data.open_masks(table) in place of the table.")
-        if class_names is None and self.target != "number":
+        kind = TARGETS[self.target]
+        if class_names is None and kind.has_classes:
             base.check_order(self.class_names, self.source)
         every = base.Examples(self.files, np.arange(len(self)), "", "table", self.called)
         examples = every.part(self.rows_of(split)).readable(reading)
         rows = examples.labels.tolist()
         names, labels = class_names or list(self.class_names), self.labels[rows]
-        if self.target != "number":
+        if kind.has_classes:
             labels = self._columns(rows, names)
-            if split == "train" and len(names) < 2 and self.target == "class":
+            if split == "train" and len(names) < 2 and kind is CLASS:
                 raise ValueError(f"A classifier needs two classes or more, but {self.source} has {listing(names)}.")
             without = [name for name, column in zip(names, labels.T, strict=True) if not column.any()]
             if split == "train" and without and class_names is None:
@@ -90,7 +94,7 @@ class LabelTable:
                 raise ValueError(f"{found}. Pass class_names= without it.")
         return dataclasses.replace(
             examples,
-            labels=labels.argmax(axis=1) if self.target == "class" else labels,
+            labels=labels.argmax(axis=1) if kind is CLASS else labels,
             fingerprint=fingerprint(labels, [self.files[i].name for i in rows]),
             classes=len(names),
             class_names=names,
@@ -152,9 +156,9 @@ def open_table(
     lists = any(isinstance(cell, (list, tuple, np.ndarray)) for cell in columns[labels[0]])
     has_many = several or separator is not None or lists
     if target is None:
-        target = "multilabel" if has_many else "class"
-    check_choice("target", target, (*base.TARGETS, "mask"))
-    if has_many and target != "multilabel":
+        target = (MULTILABEL if has_many else CLASS).name
+    check_choice("target", target, (CLASS.name, MULTILABEL.name, NUMBER.name, _MASK))
+    if has_many and target != MULTILABEL.name:
         raise ValueError(f"target={target!r} takes one label for each image. Pass target='multilabel' for several.")
     count = range(len(columns[file]))
     rows = [f"{where}, row {first + i}" for i in count]
@@ -162,9 +166,9 @@ def open_table(
         raise ValueError(f"{where} must have a row for each image, but has no rows.")
 
     cells = Cells(columns, rows)
-    if target == "mask":
+    if target == _MASK:
         classes, values = [], np.zeros((len(rows), 0))
-    elif several or target == "number":
+    elif several or target == NUMBER.name:
         classes, values = labels, [[cells.number(name, i, several) for name in labels] for i in count]
     else:
         found = [cells.names(labels[0], i, target, separator) for i in count]
@@ -187,7 +191,7 @@ def open_table(
         splits=splits_of([cells.text(split, i) for i in count], rows) if split else None,
         rows=rows,
         source=where,
-        masks=cells.paths(labels[0], home) if target == "mask" else None,
+        masks=cells.paths(labels[0], home) if target == _MASK else None,
     )
     _check_repeated(table)
     return table

@@ -5,6 +5,7 @@ import dataclasses
 import itertools
 import math
 import os
+import pkgutil
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,14 +14,15 @@ from typing import Annotated, Any, Literal
 import keras
 import numpy as np
 
-from keras_vit._arguments import check_type, to_numpy, whole_numbers
 from keras_vit._files import expanded_path
+from keras_vit._arguments import check_choice, check_type, to_numpy, whole_numbers
 from keras_vit._options import INSIDE, Count, Positive, checked, option, refuse
 from keras_vit._pictures import shown
 from keras_vit._processes import ALONE, Processes, batch_shares, connect, fill_up, local_model, share
 from keras_vit._terminal import ClassesResult, Column, PlainData, ProgressBar
 from keras_vit.data import ImageStream, match_labels, open_data, pick_split
 from keras_vit.data.examples import check_labels, is_folder, split_folders, visible
+from keras_vit.data.targets import CLASS, MULTILABEL, TARGETS
 from keras_vit.evaluation.targets import CLASSES, IMAGES, LOSS, SPEED, TINY, measure_labels, measure_regression
 from keras_vit.models import BiT, ImageModel, VisionTransformer
 from keras_vit.preprocessing import imagenet1k_classes, resize_images
@@ -147,7 +149,7 @@ def evaluate(
     preprocess: bool | None = None,
     batch_size: Positive = 64,
     class_names: Sequence[str] | None = None,
-    target: Literal["class", "multilabel", "number"] | None = None,
+    target: str | None = None,
     threshold: Annotated[float, INSIDE] = 0.5,
     views: Literal["flip", "crops"] | None = None,
     mistakes: Count = 0,
@@ -171,8 +173,8 @@ def evaluate(
         class_names: Names of the labels, in their order, if the data has no names (see `open_data`). If the model also
             has names, labels and outputs are matched by name: the data may have fewer classes than the model, in
             another order.
-        target: Kind of the labels: `"class"`, `"multilabel"` (rows of 0 and 1) or `"number"`. None: the target of a
-            table or stream, otherwise `"class"`.
+        target: Kind of the labels: `"class"`, `"multilabel"` (rows of 0 and 1) or `"number"`; other kinds, such as
+            masks, are evaluated by their own function. None: the target of the data, otherwise `"class"`.
         threshold: For several labels: a class is predicted if its probability is at least this.
         views: Test-time augmentation, whose outputs are averaged: `"flip"`: the image and its mirror image; `"crops"`:
             both for crops of 7/8 of the sides at the four corners and the centre (Krizhevsky et al., 2012).
@@ -198,6 +200,18 @@ def evaluate(
         >>> 0 <= result.top[1] <= 1
         True
     """
+    given = {"top": top, "threshold": threshold, "outputs": outputs, "mistakes": mistakes, "class_names": class_names}
+    given |= {"preprocess": preprocess, "batch_size": batch_size, "views": views}
+    if target is not None:
+        check_choice("target", target, tuple(name for name, of in TARGETS.items() if of.evaluate))
+        refuse(_OF_TARGETS, given, {"target": target})
+    known = target or getattr(data, "target", None)
+    of = TARGETS[known] if isinstance(known, str) else CLASS
+    if not of.is_label:
+        refuse(_OF_TARGETS, given, {"target": of.name})
+        common = {"on_bad_image": on_bad_image, "distribution": distribution, "progress": progress}
+        function = pkgutil.resolve_name(of.evaluate) if isinstance(of.evaluate, str) else of.evaluate
+        return function(as_model(model), data, **common)
     processes = connect(distribution)  # before anything is computed
     model = as_model(model)
     config = getattr(model, "config", None)
@@ -205,12 +219,9 @@ def evaluate(
     if getattr(config, "classes", 0) is None:
         raise ValueError("The model has no head, so it cannot classify. Build it with include_top=True.")
     top = whole_numbers("top", top, 1)
-    given = {"top": top, "threshold": threshold, "outputs": outputs, "mistakes": mistakes, "class_names": class_names}
     kind: str | None = outputs
     if kind is None and hasattr(config, "classifier_activation"):
         kind = _OUTPUTS.get(config.classifier_activation)
-    if target is not None:
-        refuse(_OF_TARGETS, given, {"target": target})
     mistakes = mistakes if processes.count == 1 else 0
     started = time.perf_counter()
     opened = open_batches(
@@ -233,10 +244,10 @@ def evaluate(
         count = first[1].shape[1]
         computed = itertools.chain([first], computed)
         rows = ((scores, labels) for _, scores, labels in computed)  # images are forgotten
-        if found_target == "number":
+        if not TARGETS[found_target].has_classes:
             return measure_regression(*all_outputs(rows, processes), started)
         label_outputs, names = _match(config, data_names, count)
-        if found_target == "multilabel":
+        if TARGETS[found_target].several:
             if kind not in ("logits", "sigmoid"):
                 raise ValueError(f"target='multilabel' needs 'logits' or 'sigmoid', but the outputs are {kind!r}.")
             return measure_labels(*all_outputs(rows, processes), kind, label_outputs, threshold, names, started)
@@ -254,12 +265,16 @@ def evaluate(
 
 
 # Options that are not for every target.
+_OF_LABELS = {"target": tuple(name for name, kind in TARGETS.items() if kind.is_label)}
 _OF_TARGETS = {
-    "top": option((1, 5), when={"target": ("class",)}),
-    "mistakes": option(0, when={"target": ("class",)}),
-    "threshold": option(0.5, when={"target": ("multilabel",)}),
-    "outputs": option(None, when={"target": ("class", "multilabel")}),
-    "class_names": option(None, when={"target": ("class", "multilabel")}),
+    "top": option((1, 5), when={"target": (CLASS.name,)}),
+    "mistakes": option(0, when={"target": (CLASS.name,)}),
+    "threshold": option(0.5, when={"target": (MULTILABEL.name,)}),
+    "outputs": option(None, when={"target": (CLASS.name, MULTILABEL.name)}),
+    "class_names": option(None, when={"target": (CLASS.name, MULTILABEL.name)}),
+    "preprocess": option(None, when=_OF_LABELS),
+    "batch_size": option(64, when=_OF_LABELS),
+    "views": option(None, when=_OF_LABELS),
 }
 
 

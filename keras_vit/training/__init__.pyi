@@ -48,6 +48,7 @@ from keras_vit.training.segmentation import mask_probabilities as mask_probabili
 from keras_vit.training.segmentation import predictions as predictions
 from keras_vit.training.segmentation import segmentation_step as segmentation_step
 from keras_vit.training.tasks import RunOptions as RunOptions
+from keras_vit.training.tasks import Task as Task
 from keras_vit.training.trainable import add_lora as add_lora
 from keras_vit.training.trainable import freeze as freeze
 from keras_vit.training.trainable import layer_decay as layer_decay

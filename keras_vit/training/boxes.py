@@ -16,6 +16,7 @@ from keras_vit._arguments import check_type, pair, require_packages, to_numpy, u
 from keras_vit._options import From0, Share, checked
 from keras_vit._pictures import plot_map, safe_colours
 from keras_vit.data import BoxAugmentation, ImageStream, open_boxes
+from keras_vit.data.boxes import BOXES
 from keras_vit.detection import detect, evaluate, with_frames
 from keras_vit.layers.dense_prediction import LEAST_NORM
 from keras_vit.layers.ops import widened
@@ -40,7 +41,8 @@ class BoxDetection(tasks.Task):
 
     name = "detection"
     objective = "detection"
-    targets = ("boxes",)
+    targets = (BOXES.name,)
+    loss_name = "focal loss, L1 and GIoU"
     picture = "boxes.png"
 
     @property

@@ -13,6 +13,7 @@ from keras_vit._options import Above0, Positive, Share, Whole, checked
 from keras_vit._processes import fill_up, share
 from keras_vit.checkpoints import is_variant
 from keras_vit.data import ImageStream, ViewAugmentation
+from keras_vit.data.targets import CLASS, NONE
 from keras_vit.layers import BatchNormalization
 from keras_vit.layers.base import BaseLayer, DrawnSeed, SeedGenerator
 from keras_vit.layers.ops import float32_or_better
@@ -316,7 +317,8 @@ class LeJEPA(tasks.Task):
 
     name = "lejepa"
     objective = "lejepa"
-    targets = ("none",)
+    targets = (NONE.name,)
+    loss_name = objective
     uses_test_split = False
 
     def __post_init__(self) -> None:
@@ -344,7 +346,7 @@ class LeJEPA(tasks.Task):
         for name, (value, default) in (asked | {"target": (given.target, "class")}).items():
             if value != default:
                 raise ValueError(f"{name}={value!r} is about labels, which LeJEPA does not use. Leave it out.")
-        return given.changed(target="none")
+        return given.changed(target=NONE.name)
 
     def model(self, given: tasks.Given, images: ImageStream) -> tasks.Model:
         """Returns a copy of a model, what `load` makes of a file, or a variant, with random weights and no head."""
@@ -475,8 +477,8 @@ class Probe(tasks.Measured):
     def __init__(self, model: VisionTransformer, images: ImageStream, sharing: Sharing) -> None:
         if sharing.processes.joint:
             raise ValueError("Several processes validate LeJEPA only on torch: call evaluation.knn_accuracy later.")
-        if images.target != "class":
-            raise ValueError(f"validation must have the target 'class', but it has {images.target!r}.")
+        if images.kind is not CLASS:
+            raise ValueError(f"validation must have the target {CLASS.name!r}, but it has {images.target!r}.")
         super().__init__(model, images, sharing)
         self._features = keras.Model(model.input, model.get_layer(last_feature(model)).output)
 

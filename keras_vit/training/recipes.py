@@ -15,6 +15,7 @@ from keras_vit._options import (
     Count,
     Finite,
     From0,
+    Instance,
     Number,
     OneOf,
     Options,
@@ -27,7 +28,9 @@ from keras_vit._options import (
     option,
 )
 from keras_vit._terminal import Table
-from keras_vit.data import Augmentation, BoxAugmentation, MaskAugmentation, SegmentAugmentation
+from keras_vit.data import Augmentation, PictureAugmentation, boxes  # noqa: F401 - the kind of boxes is registered
+from keras_vit.data.segments import SEGMENTS
+from keras_vit.data.targets import CLASS, LABELLED, MULTILABEL, augmentations
 from keras_vit.training.recipe_table import ROWS
 
 if TYPE_CHECKING:
@@ -35,21 +38,21 @@ if TYPE_CHECKING:
 
     from keras_vit.training.optimizers import WarmupDecay
 
-# The tasks, each with the module and the class that has its four functions.
+# The tasks, each with the place of the class that has its four functions.
 TASKS = {
-    "finetune": ("tasks", "FineTuning"),
-    "pretrain": ("pretraining", "Pretraining"),
-    "masked_patches": ("pretraining", "MaskedPatches"),
-    "lejepa": ("pretraining", "LeJEPA"),
-    "segmentation": ("segmentation", "LinearSegmentation"),
-    "eomt": ("segmentation", "EoMTSegmentation"),
-    "detection": ("boxes", "BoxDetection"),
+    "finetune": "keras_vit.training.tasks:FineTuning",
+    "pretrain": "keras_vit.training.pretraining:Pretraining",
+    "masked_patches": "keras_vit.training.pretraining:MaskedPatches",
+    "lejepa": "keras_vit.training.pretraining:LeJEPA",
+    "segmentation": "keras_vit.training.segmentation:LinearSegmentation",
+    "eomt": "keras_vit.training.segmentation:EoMTSegmentation",
+    "detection": "keras_vit.training.boxes:BoxDetection",
 }
 # Where fields apply: the target of the data, the objective, the model and the optimizer.
-_CLASSES = {"target": ("class", "multilabel")}
+_CLASSES = {"target": (CLASS.name, MULTILABEL.name)}
 _LOGITS = {**_CLASSES, "objective": ("labels", "distillation")}
 _LABELS = {**_CLASSES, "objective": ("labels",)}
-_QUERIES = {"target": ("segments",)}
+_QUERIES = {"target": (SEGMENTS.name,)}
 _RATES = {"model": ("VisionTransformer", "LinearSegmenter")}
 _PATHS = {"model": ("VisionTransformer", "LinearSegmenter", "Detector")}
 _ADAM = {"optimizer": ("adam", "adamw", "muon")}
@@ -78,9 +81,8 @@ def _size(name: str, value: Any) -> int | tuple[int, int]:
     return size if isinstance(value, tuple) else size[0]
 
 
-_AUGMENTATIONS = {
-    kind.__name__: kind for kind in (Augmentation, MaskAugmentation, SegmentAugmentation, BoxAugmentation)
-}
+def _augmentation(name: str, value: Any) -> PictureAugmentation:
+    return Instance(tuple(augmentations().values()))(name, value)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -191,9 +193,7 @@ class Recipe(Options):
     lora_rank: Positive | None = None
     lora_alpha: Above0 | None = option(None, when={"lora_rank": GIVEN})
     lora_targets: Patterns = option(("query", "value"), when={"lora_rank": GIVEN})
-    augmentation: Augmentation | MaskAugmentation | SegmentAugmentation | BoxAugmentation = option(
-        Augmentation(), when={"target": ("class", "multilabel", "number", "mask", "segments", "boxes")}
-    )
+    augmentation: Annotated[PictureAugmentation, _augmentation] = option(Augmentation(), when={"target": LABELLED})
     keep: Literal["last", "best"] = "last"
     patience: Positive | None = None
     power: Above0 = option(1.0, when={"schedule": ("polynomial",)})
@@ -240,9 +240,10 @@ class Recipe(Options):
         Missing fields have their defaults. Raises TypeError for unknown fields; TypeError or ValueError for wrong ones.
         """
         how = {"kind": "Augmentation", **fields.get("augmentation", {})}
-        kind = OneOf(tuple(_AUGMENTATIONS))("augmentation kind", how.pop("kind"))
+        kinds = augmentations()
+        kind = kinds[OneOf(tuple(kinds))("augmentation kind", how.pop("kind"))]
         sweep = {key: tuple(values) for key, values in fields.get("sweep", {}).items()}
-        changed = {"sweep": sweep, "augmentation": _AUGMENTATIONS[kind].from_dict(how)}
+        changed = {"sweep": sweep, "augmentation": kind.from_dict(how)}
         return super().from_dict({"given": tuple(fields), **fields, **changed})
 
     def total_steps(self, examples: int | None = None) -> int:

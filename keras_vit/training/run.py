@@ -5,11 +5,11 @@ A run opens its images, prepares the model, opens the images to evaluate on, com
 
 import contextlib
 import dataclasses
-import importlib
 import importlib.util
 import math
 import numbers
 import os
+import pkgutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -24,6 +24,7 @@ from keras_vit._processes import XLA, Processes, may_use_xla, scope_of, switched
 from keras_vit._terminal import PlainData, Table
 from keras_vit.checkpoints import find_checkpoint, open_checkpoint, pair_in, resolve_source
 from keras_vit.data import ImageStream, has_test_split, open_data
+from keras_vit.data.targets import NONE, kind_of
 from keras_vit.models import ImageModel, VisionTransformer, adapted_layers, merge_lora
 from keras_vit.training.distribution import Batch, Sharing, distributed, on_devices_of, reset_randomness
 from keras_vit.training.loop import Loop, RunFolder, check_callbacks, draw_curve, report
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from keras_vit.models import Detector, EoMT, LinearSegmenter
     from keras_vit.text import OpenVocabularyDetector
 
-_BY_TARGET = {"mask": "segmentation", "segments": "eomt", "boxes": "detection"}  # of a recipe that names no task
 _HELD_OUT = dataclasses.replace(INSIDE, expected="data or a share between 0 and 1, such as 0.1")
 _UPDATES_WORTH_COMPILING = 50  # XLA takes some seconds longer than TensorFlow to make a program
 
@@ -117,7 +117,7 @@ def train(
     changes, settings = split_options(options)
     recipe = _as_recipe(recipe, changes)
     validation = float(_HELD_OUT("validation", validation)) if isinstance(validation, numbers.Real) else validation
-    task = _task_of(recipe.task or _BY_TARGET.get(recipe.augmentation.targets[0], "finetune")) if task is None else task
+    task = _task_of(recipe.task or kind_of(recipe.augmentation).task) if task is None else task
     check_type("task", task, Task, "what training.distillation(teacher) returns (names: recipe.replace(task=name))")
     if "task" in recipe.given and recipe.task not in (None, task.name):
         raise ValueError(f"The recipe has task={recipe.task!r}, but this call is for {task.title}: use training.train.")
@@ -128,10 +128,9 @@ def _as_recipe(recipe: Recipe | str, changes: Mapping[str, Any]) -> Recipe:
     return (recipe if isinstance(recipe, Recipe) else recipe_of_name(recipe)).replace(**changes)
 
 
-def _task_of(name: str, **arguments: Any) -> Task:
-    """Returns the task of a name, of whose modules only this one is imported."""
-    module, kind = TASKS[name]
-    return getattr(importlib.import_module(f"keras_vit.training.{module}"), kind)(**arguments)
+def _task_of(task: str | Task, **arguments: Any) -> Task:
+    """Returns the task of a name, of whose modules only this one is imported; a task itself."""
+    return pkgutil.resolve_name(TASKS[task])(**arguments) if isinstance(task, str) else task
 
 
 def finetune(
@@ -185,7 +184,8 @@ def finetune(
         >>> training.finetune(keras_vit.VisionTransformer(config), "photos", recipe, verbose=False).class_names
         ['cat', 'dog']
     """
-    task = _task_of("finetune") if task is None else task
+    if task is None:
+        task = _task_of(kind_of(_as_recipe(recipe, split_options(options)[0]).augmentation).task)
     return train(model, data, recipe, validation=validation, output=output, target=target, task=task, **options)
 
 
@@ -298,9 +298,10 @@ def finetune_segmentation(
         >>> training.finetune_segmentation(small, masks, recipe, verbose=False).model.config.classes
         2
     """
+    from keras_vit.data.segments import SEGMENTS
     from keras_vit.training.segmentation import segmentation_task
 
-    has_queries = "segments" in _as_recipe(recipe, split_options(options)[0]).augmentation.targets
+    has_queries = kind_of(_as_recipe(recipe, split_options(options)[0]).augmentation) is SEGMENTS
     heads = {"layers": layers, "pictures": pictures, "frozen": frozen, "stuff_classes": tuple(stuff_classes)}
     task = segmentation_task(has_queries, ignore, reduce_zero_label, heads)
     return train(model, data, recipe, validation=validation, output=output, task=task, **options)
@@ -462,9 +463,9 @@ def open_images(given: Given, task: Task, reading: dict[str, Any]) -> ImageStrea
 
 def open_validation(data: Any, images: ImageStream, model: Model, reading: dict[str, Any]) -> ImageStream:
     """Returns the stream of images to evaluate on, as the model takes them, with the classes of those to train on."""
-    if images.target == "none":  # pictures without labels are evaluated by a probe
+    if images.kind is NONE:  # pictures without labels are evaluated by a probe
         return open_data(data, split="validation", resize=model.config.pipeline, **reading)
-    if images.target in ("segments", "boxes"):  # whole pictures, one at a time for each process
+    if images.kind.parts:  # whole pictures, one at a time for each process
         reading = reading | {"batch_size": reading["shard"][1]}
     named = {"classes": images.classes, "class_names": images.class_names, "target": images.target}
     tests = open_data(data, split="validation", resize=model.config.pipeline, **named, **reading)
@@ -493,7 +494,7 @@ def recipe_for_images(recipe: Recipe, images: ImageStream, task: Task) -> Recipe
     warmups = {name: getattr(recipe, name) for name in ("warmup_steps", "backbone_warmup_steps")}
     own, given = {name: steps for name, steps in warmups.items() if name in recipe.given}, recipe.given
     recipe = recipe.replace(steps=recipe.total_steps(images.examples), **own).adapted(given)
-    if images.target == "multilabel":
+    if images.kind.several:
         recipe = recipe.adapted(loss="sigmoid")
     build_schedule(recipe)  # raises where steps and warm-up do not fit
     return recipe

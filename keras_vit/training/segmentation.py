@@ -18,6 +18,7 @@ from keras_vit._options import option, refuse
 from keras_vit._processes import current, share
 from keras_vit.data import ImageStream, MaskedImages, has_test_split, open_masks, open_segments
 from keras_vit.data.masks import names_beside
+from keras_vit.data.segments import SEGMENTS
 from keras_vit.detection import MeanAP, found_in
 from keras_vit.layers import resize
 from keras_vit.models import (
@@ -348,7 +349,8 @@ class EoMTSegmentation(tasks.Task):
     name = "eomt"
     title = "segmentation with queries"
     objective = "segmentation"
-    targets = ("segments",)
+    targets = (SEGMENTS.name,)
+    loss_name = "loss of masks, Dice and classes"
     picture = "masks.png"
 
     def data(self, given: tasks.Given) -> tasks.Given:

@@ -17,6 +17,7 @@ from keras_vit._options import Count, Options, Positive, refuse_unknown
 from keras_vit._processes import ALONE_BY_NAME, current
 from keras_vit.data import ImageStream
 from keras_vit.data.examples import names_of_splits
+from keras_vit.data.targets import NONE
 from keras_vit.models import BiT, ImageModel, VisionTransformer
 from keras_vit.models.changes import arithmetic
 from keras_vit.models.dense_config import WITHOUT_TOP
@@ -161,6 +162,7 @@ class Task:
     title: str  # beside the progress bar, and in `run.json`: two tasks of one title train alike
     objective: str  # what the model learns from: where fields of a recipe apply, and in messages
     targets: tuple[str, ...]  # those of the data (`stream.target`) that can be learned from
+    loss_name: str = ""  # in the summary of a run, unless the recipe names it
     teacher: keras.Model | None = None  # beside the labels
     views: Any = None  # an augmentation in place of the recipe's
     picture: str = ""  # the file to which `draw(path)` of what `measure` returns writes what the model finds, if any
@@ -235,7 +237,7 @@ class FineTuning(Task):
 
     def loss(self, run: Run) -> Learning:
         images = run.images
-        if images.target == "number":
+        if not images.kind.has_classes:
             if images.labels is not None and np.std(images.labels) > WIDE:
                 warn_caller(
                     f"The labels have a standard deviation of {np.std(images.labels):.3g}, and what recipes call a "
@@ -245,7 +247,7 @@ class FineTuning(Task):
         else:
             loss = build_loss(run.recipe, class_weights(run.recipe.class_weight, images))
             metric = keras.metrics.CategoricalAccuracy("accuracy")
-            if images.target == "multilabel":
+            if images.kind.several:
                 metric = keras.metrics.MeanMetricWrapper(ranking_precision, "ranking_precision")
         return logits_model(run.model), loss, [metric], batches_of(run.model, images)
 
@@ -261,12 +263,7 @@ def summary(run: Run, evaluated: Any) -> str:
     """Returns the text that a run prints first: data, model, recipe."""
     recipe, model = run.recipe, run.model
     trained = sum(math.prod(weight.shape) for weight in model.trainable_weights)
-    losses = {
-        "number": "squared errors",
-        "segments": "loss of masks, Dice and classes",
-        "boxes": "focal loss, L1 and GIoU",
-        "none": run.task.objective,
-    }
+    loss = run.task.loss_name or (recipe.loss if run.images.kind.has_classes else "squared errors")
     pixels = "{} x {} pixels".format(*pair("image_size", recipe.image_size))
     if isinstance(model, VisionTransformer) and not model.config.dynamic:
         pixels += f" ({math.prod(model.config.grid_size):,} patches)"
@@ -279,7 +276,7 @@ def summary(run: Run, evaluated: Any) -> str:
   data    {_found(run.images, run.tests, evaluated)}
   model   {type(model).__name__} {model.name}, {model.count_params():,} parameters, {trained:,} of them trained
   recipe  {recipe.steps:,} updates of {batch} images, {pixels}, learning rate {recipe.learning_rate:g}, \
-{recipe.name}: {recipe.optimizer}, {recipe.schedule}{warmup}, {losses.get(run.images.target, recipe.loss)}"""
+{recipe.name}: {recipe.optimizer}, {recipe.schedule}{warmup}, {loss}"""
 
 
 def _devices_of(run: Run) -> str:
@@ -296,8 +293,9 @@ def _devices_of(run: Run) -> str:
 def _found(images: ImageStream, tests: ImageStream | None, evaluated: Any) -> str:
     """Returns as text how many images there are, their first classes, and how many to evaluate on, in which split."""
     count, of_tests = (f"{s.examples:,}" if s and s.examples else "an unknown number of" for s in (images, tests))
-    labels = {"number": "with a number each", "none": "without labels"}
-    found = f"{count} images {labels.get(images.target, f'of {images.classes} classes')}"
+    unnamed = "with a number each" if images.kind.is_label else f"with {images.target}"
+    unnamed = "without labels" if images.kind is NONE else unnamed
+    found = f"{count} images {f'of {images.classes} classes' if images.kind.has_classes else unnamed}"
     names = list(images.class_names or ())
     if names:
         found += f" ({', '.join(names if len(names) <= 5 else [*names[:5], '...'])})"
@@ -382,8 +380,12 @@ def with_size_and_rates(given: Given, **options: Any) -> Model:
 def with_head(model: Model, recipe: Recipe, images: ImageStream, new_head: bool = False) -> Model:
     """Returns the model, or a copy with a head of zeros if its classes are not those of the data (or `new_head`)."""
     names = tuple(images.class_names or ())
-    activation = {"multilabel": "sigmoid", "number": None}.get(images.target, model.config.classifier_activation)
-    if images.target == "class" and recipe.loss == "softmax" and activation == "sigmoid":
+    kind, activation = images.kind, model.config.classifier_activation
+    if not kind.has_classes:
+        activation = None
+    elif kind.several:
+        activation = "sigmoid"
+    elif recipe.loss == "softmax" and activation == "sigmoid":
         activation = "softmax"  # of a model of several labels
     known = model.config.class_names
     stays = model.config.classes == images.classes and not new_head and (not names or known in (None, names))
@@ -403,7 +405,8 @@ def with_head(model: Model, recipe: Recipe, images: ImageStream, new_head: bool 
             return model
     elif not model.get_layer("head").trainable:
         raise ValueError(f"All of {model.name} is frozen, also the new head of zeros: unfreeze(model, 'head') first.")
-    bias = np.mean(images.labels) if images.target == "number" and images.labels is not None else recipe.head_bias
+    of_numbers = not kind.has_classes and images.labels is not None
+    bias = np.mean(images.labels) if of_numbers else recipe.head_bias
     model.get_layer("head").bias.assign(np.full(images.classes, bias, "float32"))
     return model
 
@@ -429,7 +432,7 @@ def class_weights(given: str | dict[str | int, float] | None, images: ImageStrea
     labels, count = images.labels, len(images.labels)
     sums = np.bincount(labels, minlength=images.classes) if labels.ndim == 1 else labels.sum(axis=0)
     sums = np.maximum(sums, 1)  # a class without images has no part in the loss
-    weights = (count - sums) / sums if images.target == "multilabel" else count / (images.classes * sums)
+    weights = (count - sums) / sums if images.kind.several else count / (images.classes * sums)
     return weights.astype("float64").tolist()
 
 
