@@ -23,8 +23,9 @@ from keras_vit._options import INSIDE, Count, From0, Part, Positive, checked
 from keras_vit._pictures import ColourBar, colour_numbers, palette, plot_map
 from keras_vit._terminal import Column, TableResult
 from keras_vit.data import image_files
-from keras_vit.data.examples import NO_TARGET, Reading, is_folder, is_pipeline, one_pass, pair_of, visible
+from keras_vit.data.examples import Reading, is_folder, is_pipeline, one_pass, pair_of, visible
 from keras_vit.data.opening import open_pictures
+from keras_vit.data.targets import NONE
 from keras_vit.layers import anomaly as layers
 from keras_vit.models import AnomalyConfig, AnomalyDetector, VisionTransformer
 from keras_vit.models.changes import copy_state
@@ -154,7 +155,7 @@ def _pictures(source: Any, channels: int) -> Iterator[tuple[str, np.ndarray]]:
         yield from ((examples.called(i), read_picture(examples.read(i)[0], channels)) for i in range(len(examples)))
         return
     for number, element in enumerate(one_pass(source)):
-        images, _ = pair_of(element, NO_TARGET)
+        images, _ = pair_of(element, NONE)
         for picture in images if images.ndim == 4 else images[None]:
             yield f"element {number} of the pipeline", read_picture(picture, channels)
 
