@@ -87,6 +87,12 @@ def kind_of(augmentation: PictureAugmentation) -> TargetKind:
     return next(kinds[base] for base in type(augmentation).__mro__ if base in kinds)
 
 
+def kind_of_data(data: Any, target: str) -> TargetKind:
+    """Returns the kind of opened data, or else of other data's labels, which are called `target`."""
+    known = getattr(data, "target", None)
+    return TARGETS.get(known if isinstance(known, str) else target, CLASS)
+
+
 CLASS = register_target(
     TargetKind(
         name="class",

@@ -22,7 +22,7 @@ from keras_vit._processes import ALONE, Processes, batch_shares, connect, fill_u
 from keras_vit._terminal import ClassesResult, Column, PlainData, ProgressBar
 from keras_vit.data import ImageStream, match_labels, open_data, pick_split
 from keras_vit.data.examples import check_labels, is_folder, split_folders, visible
-from keras_vit.data.targets import CLASS, MULTILABEL, TARGETS
+from keras_vit.data.targets import CLASS, MULTILABEL, TARGETS, kind_of_data
 from keras_vit.evaluation.targets import CLASSES, IMAGES, LOSS, SPEED, TINY, measure_labels, measure_regression
 from keras_vit.models import BiT, ImageModel, VisionTransformer
 from keras_vit.preprocessing import imagenet1k_classes, resize_images
@@ -205,8 +205,7 @@ def evaluate(
     if target is not None:
         check_choice("target", target, tuple(name for name, of in TARGETS.items() if of.evaluate))
         refuse(_OF_TARGETS, given, {"target": target})
-    known = target or getattr(data, "target", None)
-    of = TARGETS[known] if isinstance(known, str) else CLASS
+    of = kind_of_data(None if target else data, target or CLASS.name)
     if not of.is_label:
         refuse(_OF_TARGETS, given, {"target": of.name})
         common = {"on_bad_image": on_bad_image, "distribution": distribution, "progress": progress}

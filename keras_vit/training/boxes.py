@@ -27,6 +27,7 @@ from keras_vit.text.open_vocabulary import OpenVocabularyDetector
 from keras_vit.training import tasks
 from keras_vit.training.distribution import check_equal_parts
 from keras_vit.training.mask_classification import PADDING, Match, assign, exact, filled_up, matches
+from keras_vit.training.recipes import Recipe
 from keras_vit.zoo import load
 
 TEXT = "words"  # before the names of the text tower's weights, which are those of the image tower otherwise
@@ -50,14 +51,14 @@ class BoxDetection(tasks.Task):
         rate = self.text_rate
         return "detection" if rate is None else f"detection by words, text tower at {rate:g} of the rate"
 
-    def data(self, given: tasks.Given) -> tasks.Given:
-        """Returns what is given with boxes, an OWL as a detector of their classes, and the model's `pictures`."""
-        model, recipe, settings, owl = given.model, given.recipe, given.settings, None
-        boxes = open_boxes(given.data, classes=settings.classes, class_names=settings.class_names)
+    def data(self, request: tasks.Request, recipe: Recipe) -> tasks.Request:
+        """Returns what is given with boxes, and an OWL as a detector of their classes."""
+        model, settings, owl = request.model, request.settings, None
+        boxes = open_boxes(request.data, classes=settings.classes, class_names=settings.class_names)
         if isinstance(model, (str, os.PathLike)):
             size = {"image_size": recipe.image_size} if "image_size" in recipe.given else {}
             model = (load_image_text if holds_detector(model) else load)(model, dtype=settings.dtype, **size)
-            given = given.changed(settings=settings.adapted(dtype=None))
+            request = request.changed(settings=settings.adapted(dtype=None))
         if isinstance(model, OpenVocabularyDetector):
             if boxes.class_names is None:
                 raise ValueError("An OWL finds classes by their names, but the data has none: pass class_names=.")
@@ -66,21 +67,27 @@ class BoxDetection(tasks.Task):
             found = type(model).__name__
             raise ValueError(f"text_rate={self.text_rate} trains the text tower of an OWL, not {found}: leave it out.")
         if isinstance(model, models.Detector):
-            names, own, changed = model.config.class_names, model.config.pictures, recipe.augmentation
+            names = model.config.class_names
             if None not in (names, boxes.class_names) and {*boxes.class_names} <= {*names}:
                 boxes = boxes.in_order(names)
-            if isinstance(changed, BoxAugmentation) and changed.pictures != own:
-                if "pictures" in changed.given:
-                    raise ValueError(f"pictures={changed.pictures!r} must be the model's {own!r}. Leave it out.")
-                recipe = recipe.adapted(augmentation=changed.adapted(pictures=own))
-        if not given.is_share:
-            given = given.changed(validation=open_boxes(given.validation).in_order(boxes.class_names))
+        if not request.is_share:
+            request = request.changed(validation=open_boxes(request.validation).in_order(boxes.class_names))
         named = {"classes": boxes.classes, "class_names": boxes.class_names}
-        return given.changed(model=model, recipe=recipe, owl=owl, data=boxes, **named)
+        return request.changed(model=model, owl=owl, data=boxes, **named)
 
-    def model(self, given: tasks.Given, images: ImageStream) -> models.Detector:
+    def recipe_for(self, model: Any, recipe: Recipe) -> Recipe:
+        """Returns the recipe with the image size and the `pictures` of a detector."""
+        recipe, changed = super().recipe_for(model, recipe), recipe.augmentation
+        own = model.config.pictures if isinstance(model, models.Detector) else None
+        if own is None or not isinstance(changed, BoxAugmentation) or changed.pictures == own:
+            return recipe
+        if "pictures" in changed.given:
+            raise ValueError(f"pictures={changed.pictures!r} must be the model's {own!r}. Leave it out.")
+        return recipe.adapted(augmentation=changed.adapted(pictures=own))
+
+    def model(self, request: tasks.Request, recipe: Recipe, images: ImageStream) -> models.Detector:
         """Returns a copy of a detector, with new vectors for other classes, or one on a VisionTransformer."""
-        source, recipe = given.model, given.recipe
+        source = request.model
         names = tasks.names_of(images)
         size = {"image_size": pair("image_size", recipe.image_size)}
         if isinstance(source, models.Detector):
@@ -139,7 +146,7 @@ class BoxDetection(tasks.Task):
         if not isinstance(trained, TrainedByWords):
             return None
         trained.give_words()
-        model, old = run.model, run.given.owl
+        model, old = run.model, run.owl
         model.get_layer("head").queries.trainable = True
         vit = old.detector.config.backbone.replace(image_size=model.config.image_size)
         detector = models.Detector(old.detector.config.replace(backbone=vit), dtype=model.dtype_policy)
@@ -162,7 +169,7 @@ class TrainedByWords(tasks.ComputesLoss):
 
     def __init__(self, run: tasks.Run, rate: float) -> None:
         super().__init__(run.model, self.answer_by_words, DetectionLoss())
-        owl = run.given.owl
+        owl = run.owl
         self.ids, self.rate = owl.ids_of(run.images.class_names), rate
         run.model.get_layer("head").queries.trainable = False
         with keras.name_scope(TEXT):  # whose weights have their names from it

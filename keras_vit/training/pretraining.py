@@ -20,6 +20,7 @@ from keras_vit.layers.ops import float32_or_better
 from keras_vit.models import VisionTransformer, find_variant
 from keras_vit.training import tasks
 from keras_vit.training.distribution import Batch, Sharing, check_equal_parts
+from keras_vit.training.recipes import Recipe
 from keras_vit.zoo import create_model
 
 
@@ -29,26 +30,26 @@ class Pretraining(tasks.FineTuning):
     name = "pretrain"
     title = "pre-training"
 
-    def model(self, given: tasks.Given, images: ImageStream) -> tasks.Model:
-        model = model_with_any_head(given, images)
+    def model(self, request: tasks.Request, recipe: Recipe, images: ImageStream) -> tasks.Model:
+        model = model_with_any_head(request, recipe, images)
         found, classes = model.config.classes or "no", images.classes
         if found != classes:
             raise ValueError(
                 f"model has {found} outputs, but the data has {classes} classes. Pass model.with_classes({classes})."
             )
-        return tasks.with_head(model, given.recipe, images)
+        return tasks.with_head(model, recipe, images)
 
 
-def model_with_any_head(given: tasks.Given, images: ImageStream | None) -> tasks.Model:
+def model_with_any_head(request: tasks.Request, recipe: Recipe, images: ImageStream | None) -> tasks.Model:
     """A variant with random weights and a head of zeros for images with labels, or a copy of another model."""
-    source, recipe = given.model, given.recipe
+    source = request.model
     if not is_variant(source):
-        return tasks.with_size_and_rates(given)
+        return tasks.with_size_and_rates(request, recipe)
     rates = {name: getattr(recipe, name) for name in tasks.RATES}
     if find_variant(source).startswith("BiT") and not any(rates.values()):
         rates = {}  # a BiT has none, and refuses those that are set
     classes = {} if images is None else {"classes": images.classes}
-    options = {"image_size": recipe.image_size, "dtype": given.settings.dtype, **classes, **rates}
+    options = {"image_size": recipe.image_size, "dtype": request.settings.dtype, **classes, **rates}
     return create_model(source, classifier_activation=None, **options)
 
 
@@ -158,8 +159,8 @@ class MaskedPatches(tasks.Task):
     objective = "masked_patches"
     targets = ("class", "multilabel", "number")
 
-    def model(self, given: tasks.Given, images: ImageStream) -> tasks.Model:
-        model = model_with_any_head(given, images)
+    def model(self, request: tasks.Request, recipe: Recipe, images: ImageStream) -> tasks.Model:
+        model = model_with_any_head(request, recipe, images)
         return model.with_config(class_token_only=False) if model.config.class_token_only else model  # all are read
 
     def loss(self, run: tasks.Run) -> tasks.Learning:
@@ -339,19 +340,19 @@ class LeJEPA(tasks.Task):
             title += f", views with {', '.join(f'{name}={value}' for name, value in sorted(changed))}"
         return title
 
-    def data(self, given: tasks.Given) -> tasks.Given:
+    def data(self, request: tasks.Request, recipe: Recipe) -> tasks.Request:
         """Returns what is given for pictures without labels; ValueError for what only labelled data has."""
-        settings = given.settings
+        settings = request.settings
         asked = {"classes": (settings.classes, None), "class_names": (settings.class_names, None)}
-        for name, (value, default) in (asked | {"target": (given.target, "class")}).items():
+        for name, (value, default) in (asked | {"target": (request.target, "class")}).items():
             if value != default:
                 raise ValueError(f"{name}={value!r} is about labels, which LeJEPA does not use. Leave it out.")
-        return given.changed(target=NONE.name)
+        return request.changed(target=NONE.name)
 
-    def model(self, given: tasks.Given, images: ImageStream) -> tasks.Model:
+    def model(self, request: tasks.Request, recipe: Recipe, images: ImageStream) -> tasks.Model:
         """Returns a copy of a model, what `load` makes of a file, or a variant, with random weights and no head."""
-        model = model_with_any_head(given, None)
-        if is_variant(given.model) and isinstance(model, VisionTransformer):
+        model = model_with_any_head(request, recipe, None)
+        if is_variant(request.model) and isinstance(model, VisionTransformer):
             model = model.with_config(classes=None)
         check_type("model", model, VisionTransformer, "a VisionTransformer for LeJEPA")
         config = model.config
@@ -359,7 +360,7 @@ class LeJEPA(tasks.Task):
             raise ValueError("LeJEPA needs global views of one size: call model.with_image_size((h, w)) first.")
         if config.pooling == "none":
             raise ValueError('LeJEPA needs one vector for each view: call model.with_config(pooling="avg") first.')
-        tasks.warn_of_many_patches(given.recipe, config.grid_size)
+        tasks.warn_of_many_patches(recipe, config.grid_size)
         return model
 
     def loss(self, run: tasks.Run) -> tasks.Learning:

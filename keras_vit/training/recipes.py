@@ -31,7 +31,7 @@ from keras_vit._terminal import Table
 from keras_vit.data import Augmentation, PictureAugmentation, boxes  # noqa: F401 - the kind of boxes is registered
 from keras_vit.data.segments import SEGMENTS
 from keras_vit.data.targets import CLASS, LABELLED, MULTILABEL, augmentations
-from keras_vit.training.recipe_table import ROWS
+from keras_vit.training.published import ROWS
 
 if TYPE_CHECKING:
     import keras
@@ -288,6 +288,11 @@ def recipe(name: str) -> Recipe:
         return recipes[name.lower()]
     suggestion = did_you_mean(name, {known: row.name for known, row in recipes.items()})
     raise ValueError(f"There is no recipe {name!r}.{suggestion} list_recipes() shows all {len(recipes)}.")
+
+
+def as_recipe(recipe_or_name: Recipe | str, changes: Mapping[str, Any]) -> Recipe:
+    """Returns a recipe, or the published one of a name, with changes."""
+    return (recipe_or_name if isinstance(recipe_or_name, Recipe) else recipe(recipe_or_name)).replace(**changes)
 
 
 @checked

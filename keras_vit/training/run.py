@@ -10,7 +10,7 @@ import math
 import numbers
 import os
 import pkgutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -24,14 +24,13 @@ from keras_vit._processes import XLA, Processes, may_use_xla, scope_of, switched
 from keras_vit._terminal import PlainData, Table
 from keras_vit.checkpoints import find_checkpoint, open_checkpoint, pair_in, resolve_source
 from keras_vit.data import ImageStream, has_test_split, open_data
-from keras_vit.data.targets import NONE, kind_of
+from keras_vit.data.targets import NONE, kind_of, kind_of_data
 from keras_vit.models import ImageModel, VisionTransformer, adapted_layers, merge_lora
 from keras_vit.training.distribution import Batch, Sharing, distributed, on_devices_of, reset_randomness
 from keras_vit.training.loop import Loop, RunFolder, check_callbacks, draw_curve, report
 from keras_vit.training.optimizers import is_moved_by_muon
-from keras_vit.training.recipes import TASKS, Recipe, build_optimizer, build_schedule
-from keras_vit.training.recipes import recipe as recipe_of_name
-from keras_vit.training.tasks import Given, Model, Run, Task, split_options, summary
+from keras_vit.training.recipes import TASKS, Recipe, as_recipe, build_optimizer, build_schedule
+from keras_vit.training.tasks import Model, Request, Run, Task, split_options, summary
 from keras_vit.training.trainable import add_lora, freeze, has_adapters, rate_multipliers, save_adapters
 from keras_vit.zoo import load
 
@@ -115,17 +114,13 @@ def train(
         1
     """
     changes, settings = split_options(options)
-    recipe = _as_recipe(recipe, changes)
+    recipe = as_recipe(recipe, changes)
     validation = float(_HELD_OUT("validation", validation)) if isinstance(validation, numbers.Real) else validation
     task = _task_of(recipe.task or kind_of(recipe.augmentation).task) if task is None else task
     check_type("task", task, Task, "what training.distillation(teacher) returns (names: recipe.replace(task=name))")
     if "task" in recipe.given and recipe.task not in (None, task.name):
         raise ValueError(f"The recipe has task={recipe.task!r}, but this call is for {task.title}: use training.train.")
-    return run_task(Given(model, data, validation, recipe, settings, target), task, output)
-
-
-def _as_recipe(recipe: Recipe | str, changes: Mapping[str, Any]) -> Recipe:
-    return (recipe if isinstance(recipe, Recipe) else recipe_of_name(recipe)).replace(**changes)
+    return run_task(Request(model, data, validation, settings, target), recipe, task, output)
 
 
 def _task_of(task: str | Task, **arguments: Any) -> Task:
@@ -184,8 +179,7 @@ def finetune(
         >>> training.finetune(keras_vit.VisionTransformer(config), "photos", recipe, verbose=False).class_names
         ['cat', 'dog']
     """
-    if task is None:
-        task = _task_of(kind_of(_as_recipe(recipe, split_options(options)[0]).augmentation).task)
+    task = _task_of(kind_of_data(data, target).task) if task is None else task
     return train(model, data, recipe, validation=validation, output=output, target=target, task=task, **options)
 
 
@@ -230,7 +224,7 @@ def pretrain(
     """
     objectives = ("labels", "masked_patches", "lejepa")
     if objective is None:
-        named = None if recipe is None else _as_recipe(recipe, {}).task
+        named = None if recipe is None else as_recipe(recipe, {}).task
         objective = named if named in objectives else "labels"
     if isinstance(objective, Task):
         task = objective
@@ -301,7 +295,7 @@ def finetune_segmentation(
     from keras_vit.data.segments import SEGMENTS
     from keras_vit.training.segmentation import segmentation_task
 
-    has_queries = kind_of(_as_recipe(recipe, split_options(options)[0]).augmentation) is SEGMENTS
+    has_queries = kind_of(as_recipe(recipe, split_options(options)[0]).augmentation) is SEGMENTS
     heads = {"layers": layers, "pictures": pictures, "frozen": frozen, "stuff_classes": tuple(stuff_classes)}
     task = segmentation_task(has_queries, ignore, reduce_zero_label, heads)
     return train(model, data, recipe, validation=validation, output=output, task=task, **options)
@@ -353,34 +347,35 @@ def finetune_detection(
     return train(model, data, recipe, validation=validation, output=output, task=task, **options)
 
 
-def run_task(given: Given, task: Task, output: str | os.PathLike[str] | None = None) -> Trained:
+def run_task(request: Request, recipe: Recipe, task: Task, output: str | os.PathLike[str] | None = None) -> Trained:
     """Runs a task from its arguments to the files that it leaves."""
-    settings, recipe = given.settings, given.recipe
+    settings = request.settings
     check_callbacks(settings.callbacks, averages=recipe.polyak is not None)
-    refuse_to_empty(given.model, output, settings.resume)
-    given = task.data(given)
-    evaluated = data_to_evaluate_on(given, task)
+    refuse_to_empty(request.model, output, settings.resume)
+    request = task.data(request, recipe)
+    evaluated = data_to_evaluate_on(request, recipe, task)
     with contextlib.ExitStack() as stack:
         processes = stack.enter_context(distributed(settings.distribution))
         set_random_seed(settings.seed)
-        given = with_source(given, processes)
-        if isinstance(given.model, ImageModel):
-            stack.enter_context(scope_of(given.model))
-        reading = reading_of(given, processes)
-        images = stack.enter_context(open_images(given, task, reading))
-        given = given.changed(recipe=recipe_for_images(given.recipe, images, task))
-        model, tests = prepare_model(given, images, task), None
+        request = with_source(request, processes)
+        recipe = task.recipe_for(request.model, recipe)
+        if isinstance(request.model, ImageModel):
+            stack.enter_context(scope_of(request.model))
+        reading = reading_of(request, recipe, processes)
+        images = stack.enter_context(open_images(request, recipe, task, reading))
+        recipe = settled(recipe, images, task)
+        model, tests = prepare_model(request, recipe, images, task), None
         if evaluated is not None:
             tests = stack.enter_context(open_validation(evaluated, images, model, reading))
-            same = evaluated is given.validation and images.contents() == tests.contents()
+            same = evaluated is request.validation and images.contents() == tests.contents()
             if same and tests.contents() is not None:  # of a pipeline
                 warn_caller("validation holds the training images themselves: it does not measure generalisation.")
-        steps = given.recipe.steps
-        every = settings.every or max(1, min(images.steps_per_epoch or steps, math.ceil(steps / 10)))
-        run = Run(task, given, model, images, tests, Sharing.of(processes, model), every)
-        processes.check_same("settings", run.settings())
+        every = settings.every or max(1, min(images.steps_per_epoch or recipe.steps, math.ceil(recipe.steps / 10)))
+        found = {"images": images, "tests": tests, "sharing": Sharing.of(processes, model), "every": every}
+        run = Run(**vars(request) | {"model": model}, task=task, recipe=recipe, **found)
+        processes.check_same("settings", run.record())
         begun = run.beginning() if output is not None and processes.first else {}
-        folder = None if output is None else RunFolder(output, run.settings(), settings.resume, processes, begun)
+        folder = None if output is None else RunFolder(output, run.record(), settings.resume, processes, begun)
         reset_randomness(model, settings.seed)
         trained, loss, metrics, batch = task.loss(run)
         compile_model(run, trained, loss, metrics)
@@ -390,22 +385,22 @@ def run_task(given: Given, task: Task, output: str | os.PathLike[str] | None = N
         log = fit(run, trained, batch, folder, verbose)
         class_names = list(model.config.class_names or ()) or None
         owl = task.finish(run, trained, folder.path if folder and processes.first else None)
-        done = Trained(model, given.recipe, log, class_names, folder and folder.path, list(images.bad), owl)
+        done = Trained(model, recipe, log, class_names, folder and folder.path, list(images.bad), owl)
         if folder:
             _write_results(done, processes)
         processes.from_first()  # nobody returns before the files are there
     return done
 
 
-def data_to_evaluate_on(given: Given, task: Task) -> Any:
+def data_to_evaluate_on(request: Request, recipe: Recipe, task: Task) -> Any:
     """The data with images to evaluate on: `validation`, or `data` with a test split or for a share, or None."""
-    recipe, validation = given.recipe, given.validation
+    validation = request.validation
     if isinstance(validation, float):
-        return given.data
+        return request.data
     if validation is not None:
         return validation
-    if task.uses_test_split and has_test_split(given.data, given.settings.class_names):
-        return given.data
+    if task.uses_test_split and has_test_split(request.data, request.settings.class_names):
+        return request.data
     if recipe.keep == "best" or recipe.patience is not None:
         option = "patience" if recipe.patience is not None else "keep='best'"
         raise ValueError(f"{option} needs images to evaluate on: give validation=, or a folder with test/.")
@@ -421,44 +416,41 @@ def refuse_to_empty(source: Any, output: Any, resume: bool) -> None:
         raise ValueError(f"resume=False (--restart) empties {output}, where {source} lies: choose another output.")
 
 
-def with_source(given: Given, processes: Processes) -> Given:
-    """Returns what is given, with the model of a file of Keras, on the devices that train it, and its image size."""
-    source, recipe, dtype, distribution = given.model, given.recipe, given.settings.dtype, given.settings.distribution
+def with_source(request: Request, processes: Processes) -> Request:
+    """Returns what is given, with the model of a file of Keras, on the devices that train it."""
+    source, dtype, distribution = request.model, request.settings.dtype, request.settings.distribution
     check_type("model", source, (str, os.PathLike, ImageModel), "a model of keras_vit, or name one,")
     if isinstance(source, ImageModel):
         if dtype is not None:
             raise ValueError("dtype is for models that are loaded here; give model.with_config(dtype=...) instead.")
     elif not str(source).endswith((".keras", ".weights.h5")):
-        return given
+        return request
     else:
         source = load(source)
         source = source if dtype is None else source.with_config(dtype=dtype)
-    source = on_devices_of(source, distribution, processes)
-    if not source.config.dynamic and "image_size" not in recipe.given:  # which nobody chose
-        recipe = recipe.adapted(image_size=source.config.image_size)
-    return given.changed(model=source, recipe=recipe)
+    return request.changed(model=on_devices_of(source, distribution, processes))
 
 
-def reading_of(given: Given, processes: Processes) -> dict[str, Any]:
+def reading_of(request: Request, recipe: Recipe, processes: Processes) -> dict[str, Any]:
     """Returns the options of `open_data` that images to train on and to evaluate on have in common."""
-    recipe, settings = given.recipe, given.settings
+    settings = request.settings
     return {
         "image_size": recipe.image_size,
         "batch_size": recipe.batch_size // recipe.accumulate,
         "seed": settings.seed,
         "on_bad_image": settings.on_bad_image,
         "shard": processes.shard,
-        "channels": channels_of(given.model),
-        "holdout": given.validation if isinstance(given.validation, float) else None,
+        "channels": channels_of(request.model),
+        "holdout": request.validation if isinstance(request.validation, float) else None,
     }
 
 
-def open_images(given: Given, task: Task, reading: dict[str, Any]) -> ImageStream:
+def open_images(request: Request, recipe: Recipe, task: Task, reading: dict[str, Any]) -> ImageStream:
     """Returns the stream of images to train on."""
-    recipe, settings = given.recipe, given.settings
+    settings = request.settings
     changes = {"augmentation": task.views or recipe.augmentation, "sampling": recipe.sampling}
-    named = {"classes": settings.classes, "class_names": settings.class_names, "target": given.target}
-    return open_data(given.data, split="train", **changes, **named, **reading)
+    named = {"classes": settings.classes, "class_names": settings.class_names, "target": request.target}
+    return open_data(request.data, split="train", **changes, **named, **reading)
 
 
 def open_validation(data: Any, images: ImageStream, model: Model, reading: dict[str, Any]) -> ImageStream:
@@ -485,7 +477,7 @@ def channels_of(source: Model | Source) -> int:
     return open_checkpoint(path, head=head).config.channels if path.exists() else 3
 
 
-def recipe_for_images(recipe: Recipe, images: ImageStream, task: Task) -> Recipe:
+def settled(recipe: Recipe, images: ImageStream, task: Task) -> Recipe:
     """Returns the recipe with the number of updates and the loss for these images, from which the task can learn."""
     if images.target not in task.targets:
         wanted, found = listing(task.targets), images.target
@@ -500,12 +492,11 @@ def recipe_for_images(recipe: Recipe, images: ImageStream, task: Task) -> Recipe
     return recipe
 
 
-def prepare_model(given: Given, images: ImageStream, task: Task) -> Model:
+def prepare_model(request: Request, recipe: Recipe, images: ImageStream, task: Task) -> Model:
     """Returns the model of a run, with the adapters and the frozen layers of the recipe."""
-    recipe = given.recipe
-    if isinstance(given.model, ImageModel):
-        check(recipe, {"model": type(given.model).__name__})
-    model = task.model(given, images)
+    if isinstance(request.model, ImageModel):
+        check(recipe, {"model": type(request.model).__name__})
+    model = task.model(request, recipe, images)
     check(recipe, {"model": type(model).__name__})
     targets = None if recipe.lora_targets == Recipe.lora_targets else recipe.lora_targets
     if recipe.lora_rank is not None and not has_adapters(model, recipe.lora_rank, targets, recipe.lora_alpha):
@@ -562,7 +553,7 @@ def fit(run: Run, trained: keras.Model, batch: Batch, folder: RunFolder | None, 
         batch_size=images.batch_size,
     )
     batch = run.sharing.training_batches(batch, images.batch_size)
-    return loop.train(trained, batch, run.given.settings.callbacks)
+    return loop.train(trained, batch, run.settings.callbacks)
 
 
 def _write_results(done: Trained, processes: Processes) -> None:

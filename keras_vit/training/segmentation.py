@@ -75,28 +75,27 @@ class LinearSegmentation(tasks.Task):
     targets = ("mask",)
     picture = "masks.png"
 
-    def data(self, given: tasks.Given) -> tasks.Given:
+    def data(self, request: tasks.Request, recipe: Recipe) -> tasks.Request:
         """Returns what is given with masks, those to evaluate on in the order of those to train on."""
-        settings, validation = given.settings, given.validation
+        settings, validation = request.settings, request.validation
         known = {"ignore": self.ignore, "reduce_zero_label": self.reduce_zero_label}
-        masks = open_masks(given.data, classes=settings.classes, class_names=settings.class_names, **known)
-        if isinstance(given.model, LinearSegmenter):
-            masks = masks.in_order(given.model.config.class_names)
+        masks = open_masks(request.data, classes=settings.classes, class_names=settings.class_names, **known)
+        if isinstance(request.model, LinearSegmenter):
+            masks = masks.in_order(request.model.config.class_names)
         masks.check_classes_occur(settings.on_bad_image)
         named = {"classes": masks.classes, "class_names": masks.class_names}
         if isinstance(validation, Mapping) and not has_test_split(validation):
             raise ValueError("validation must be pictures with masks, as data is, or a share such as 0.1.")
-        if not given.is_share:
+        if not request.is_share:
             if not isinstance(validation, MaskedImages):
                 known = {"ignore": masks.ignore, "reduce_zero_label": masks.reduce_zero_label}
                 validation = open_masks(validation, **known, **({} if names_beside(validation) else named))
             validation = validation.in_order(masks.class_names)
-        return given.changed(data=masks, validation=validation, **named)
+        return request.changed(data=masks, validation=validation, **named)
 
-    def model(self, given: tasks.Given, images: ImageStream) -> LinearSegmenter:
+    def model(self, request: tasks.Request, recipe: Recipe, images: ImageStream) -> LinearSegmenter:
         """Returns a copy of a segmenter, or a new head on a copy of the model, for crops of the recipe's size."""
-        recipe = given.recipe
-        source = tasks.loaded(given, lambda config: _crop_and_input(recipe, config)[1].get("image_size"))
+        source = tasks.loaded(request, lambda config: _crop_and_input(recipe, config)[1].get("image_size"))
         if isinstance(source, LinearSegmenter):
             return self._with_its_head(source, recipe, images)
         if isinstance(source, EoMT):
@@ -160,10 +159,10 @@ class LinearSegmentation(tasks.Task):
             padded[:, top : top + height, left : left + width] = crops
             return padded, masks
 
-        return model, MaskLoss(run.given.data.ignore), [], batch
+        return model, MaskLoss(run.data.ignore), [], batch
 
     def measure(self, run: tasks.Run) -> "MeasuredMasks":
-        return MeasuredMasks(run.model, run.tests, run.sharing, run.given.data.ignore)
+        return MeasuredMasks(run.model, run.tests, run.sharing, run.data.ignore)
 
 
 def _crop_and_input(recipe: Recipe, config: Any) -> tuple[tuple[int, int], dict[str, Any]]:
@@ -353,30 +352,30 @@ class EoMTSegmentation(tasks.Task):
     loss_name = "loss of masks, Dice and classes"
     picture = "masks.png"
 
-    def data(self, given: tasks.Given) -> tasks.Given:
-        settings, validation = given.settings, given.validation
+    def data(self, request: tasks.Request, recipe: Recipe) -> tasks.Request:
+        settings, validation = request.settings, request.validation
         known = {"ignore": self.ignore, "reduce_zero_label": self.reduce_zero_label}
-        segments = open_segments(given.data, classes=settings.classes, class_names=settings.class_names, **known)
+        segments = open_segments(request.data, classes=settings.classes, class_names=settings.class_names, **known)
         if segments.masks is not None:
             segments.masks.check_classes_occur(settings.on_bad_image, queries=True)
         if self.stuff and segments.task == "semantic":
             raise ValueError(f"stuff_classes={self.stuff} is for single things, but semantic masks have none.")
         segments = dataclasses.replace(segments, stuff=self.stuff or segments.stuff)
         PanopticQuality(segments.classes, segments.stuff)  # refuses other numbers before anything is trained
-        if not given.is_share:
+        if not request.is_share:
             named = {"classes": segments.classes, "class_names": segments.class_names}
             validation = open_segments(validation, **named, **known)
-        return given.changed(data=segments, validation=validation, classes=None, class_names=None)
+        return request.changed(data=segments, validation=validation, classes=None, class_names=None)
 
-    def model(self, given: tasks.Given, images: ImageStream) -> EoMT:
+    def model(self, request: tasks.Request, recipe: Recipe, images: ImageStream) -> EoMT:
         """Returns a copy of a given EoMT, with a new class head for other classes, or one on a VisionTransformer."""
-        recipe, task = given.recipe, images.task
-        if task == "instance" and given.data.stuff:
+        task = images.task
+        if task == "instance" and request.data.stuff:
             task = "panoptic"
         size = pair("image_size", recipe.image_size)
         if size[0] != size[1]:
             raise ValueError(f"image_size must be a square for an EoMT, but {size} was given.")
-        source = tasks.loaded(given, lambda config: _size_in_patches(size, config.patch_size))
+        source = tasks.loaded(request, lambda config: _size_in_patches(size, config.patch_size))
         names = tasks.names_of(images)
         if isinstance(source, EoMT):
             known = source.config
@@ -426,7 +425,7 @@ class EoMTSegmentation(tasks.Task):
         return tasks.ComputesLoss(model, answer, loss), None, [], batch
 
     def measure(self, run: tasks.Run) -> "MeasuredSegments":
-        return MeasuredSegments(run.model, run.tests, run.sharing, run.given.data.stuff)
+        return MeasuredSegments(run.model, run.tests, run.sharing, run.data.stuff)
 
 
 def _size_in_patches(size: tuple[int, int], patch: tuple[int, int]) -> tuple[int, int]:

@@ -87,13 +87,12 @@ Learning = tuple[keras.Model, Callable[[Any, Any], Any] | None, list[keras.metri
 
 
 @dataclasses.dataclass(frozen=True)
-class Given:
-    """What a run is called with. `Task.data` returns it with its data opened, and what that says of the rest."""
+class Request:
+    """What a run is called with beside its recipe. `Task.data` returns it with its data opened."""
 
     model: Any
     data: Any
     validation: Any  # data, or a share of the images to train on
-    recipe: Recipe
     settings: RunOptions
     target: str = "class"
     owl: Any = None  # what a detector that trains by words is made of
@@ -109,27 +108,22 @@ class Given:
         return dataclasses.replace(self, **{"settings": self.settings.adapted(**of_data), **changes})
 
 
-@dataclasses.dataclass(frozen=True)
-class Run:
-    """A run before its first update."""
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Run(Request):
+    """A run before its first update: what it is called with, its settled recipe, and what was opened."""
 
     task: "Task"
-    given: Given  # with the recipe and the data as they are used
-    model: Any
+    recipe: Recipe
     images: ImageStream
     tests: ImageStream | None  # images to evaluate on
     sharing: Sharing
     every: int  # updates between two evaluations
 
     @property
-    def recipe(self) -> Recipe:
-        return self.given.recipe
-
-    @property
     def seed(self) -> int:
-        return self.given.settings.seed
+        return self.settings.seed
 
-    def settings(self) -> dict[str, Any]:
+    def record(self) -> dict[str, Any]:
         """Returns what decides the numbers of the run, by name, as plain data: a run that goes on has the same."""
         return {
             "recipe": {name: value for name, value in Options.to_dict(self.recipe).items() if name != "task"},
@@ -168,11 +162,17 @@ class Task:
     picture: str = ""  # the file to which `draw(path)` of what `measure` returns writes what the model finds, if any
     uses_test_split: bool = True  # whether the data's test split is evaluated on where no other images are given
 
-    def data(self, given: Given) -> Given:
+    def data(self, request: Request, recipe: Recipe) -> Request:
         """Returns what a run is called with, with its data opened as `open_data` takes them."""
-        return given
+        return request
 
-    def model(self, given: Given, images: ImageStream) -> Any:
+    def recipe_for(self, model: Any, recipe: Recipe) -> Recipe:
+        """Returns the recipe with the image size of the model that is trained, unless a person chose one."""
+        if not isinstance(model, ImageModel) or model.config.dynamic or "image_size" in recipe.given:
+            return recipe
+        return recipe.adapted(image_size=model.config.image_size)
+
+    def model(self, request: Request, recipe: Recipe, images: ImageStream) -> Any:
         """Returns the model of the run, with a head for the images: a copy of what is given or loaded."""
         raise NotImplementedError
 
@@ -225,11 +225,10 @@ class FineTuning(Task):
     objective = "labels"
     targets = ("class", "multilabel", "number")
 
-    def model(self, given: Given, images: ImageStream) -> Model:
-        source, recipe = given.model, given.recipe
-        if isinstance(source, ImageModel):
-            return with_head(with_size_and_rates(given), recipe, images)
-        model = with_size_and_rates(given, classes=images.classes)
+    def model(self, request: Request, recipe: Recipe, images: ImageStream) -> Model:
+        if isinstance(request.model, ImageModel):
+            return with_head(with_size_and_rates(request, recipe), recipe, images)
+        model = with_size_and_rates(request, recipe, classes=images.classes)
         if isinstance(model, VisionTransformer) and not model.config.dynamic:
             warn_of_many_patches(recipe, model.config.grid_size)
         # A head that fits by chance goes as well: the original always starts from zeros.
@@ -340,11 +339,11 @@ def bare_backbone(source: VisionTransformer, **changes: Any) -> VisionTransforme
     return source.with_config(**WITHOUT_TOP, **norm, **changes)
 
 
-def loaded(given: Given, size_of: Callable[[Any], Any]) -> Any:
+def loaded(request: Request, size_of: Callable[[Any], Any]) -> Any:
     """Returns the model that is given, or what `load` makes of a name or a file, at the size for its config."""
-    if isinstance(given.model, keras.Model):
-        return given.model
-    return load(given.model, image_size=size_of(config_of(given.model)), dtype=given.settings.dtype)
+    if isinstance(request.model, keras.Model):
+        return request.model
+    return load(request.model, image_size=size_of(config_of(request.model)), dtype=request.settings.dtype)
 
 
 def logits_model(model: Model) -> keras.Model:
@@ -363,11 +362,11 @@ def as_input(model: Any, pixels: np.ndarray) -> np.ndarray:
 RATES = ("dropout", "patch_drop", "drop_path")  # of recipes and of configs
 
 
-def with_size_and_rates(given: Given, **options: Any) -> Model:
+def with_size_and_rates(request: Request, recipe: Recipe, **options: Any) -> Model:
     """Returns a copy of a model, or what `load` makes of a name or file, with the size and the `RATES` of a recipe."""
-    source, recipe = given.model, given.recipe
+    source = request.model
     changes: dict[str, Any] = {name: getattr(recipe, name) for name in RATES if getattr(recipe, name)}
-    is_given, options = isinstance(source, ImageModel), {"dtype": given.settings.dtype, **changes, **options}
+    is_given, options = isinstance(source, ImageModel), {"dtype": request.settings.dtype, **changes, **options}
     model = source if is_given else load(source, image_size=recipe.image_size, **options)
     check_type("model", model, (VisionTransformer, BiT), "a VisionTransformer or a BiT for labels of whole images")
     if not is_given:

@@ -9,7 +9,7 @@ from keras_vit import VisionTransformer, ViTConfig
 from keras_vit.data import Augmentation
 from keras_vit.layers import skip_initialization
 from keras_vit.training import AdamW, MomentumSGD, SigmoidLoss, SoftmaxLoss
-from keras_vit.training.recipe_table import ROWS
+from keras_vit.training.published import ROWS
 from keras_vit.training.recipes import Recipe, build_loss, build_optimizer, build_schedule, list_recipes, recipe
 from keras_vit.training.trainable import TwoStageAdamW
 from tests.small_models import small_eomt
