@@ -200,42 +200,33 @@ def evaluate(
         >>> 0 <= result.top[1] <= 1
         True
     """
+    top = whole_numbers("top", top, 1)
     given = {"top": top, "threshold": threshold, "outputs": outputs, "mistakes": mistakes, "class_names": class_names}
     given |= {"preprocess": preprocess, "batch_size": batch_size, "views": views}
     if target is not None:
         check_choice("target", target, tuple(name for name, of in TARGETS.items() if of.evaluate))
-        refuse(_OF_TARGETS, given, {"target": target})
     of = kind_of_data(None if target else data, target or CLASS.name)
-    if not of.is_label:
+    if target is not None or not of.is_label:
         refuse(_OF_TARGETS, given, {"target": of.name})
+    if not of.is_label:
         common = {"on_bad_image": on_bad_image, "distribution": distribution, "progress": progress}
-        function = pkgutil.resolve_name(of.evaluate) if isinstance(of.evaluate, str) else of.evaluate
-        return function(as_model(model), data, **common)
+        measure = pkgutil.resolve_name(of.evaluate) if isinstance(of.evaluate, str) else of.evaluate
+        return measure(as_model(model), data, **common)
     processes = connect(distribution)  # before anything is computed
     model = as_model(model)
     config = getattr(model, "config", None)
     check_type("model", model, Callable, "a Keras model or a function")
     if getattr(config, "classes", 0) is None:
         raise ValueError("The model has no head, so it cannot classify. Build it with include_top=True.")
-    top = whole_numbers("top", top, 1)
     kind: str | None = outputs
     if kind is None and hasattr(config, "classifier_activation"):
         kind = _OUTPUTS.get(config.classifier_activation)
     mistakes = mistakes if processes.count == 1 else 0
     started = time.perf_counter()
-    opened = open_batches(
-        model,
-        data,
-        "test",
-        preprocess=preprocess,
-        batch_size=batch_size,
-        classes=getattr(config, "classes", None),
-        class_names=class_names,
-        on_bad_image=on_bad_image,
-        title="images" if progress and processes.first else None,
-        processes=processes,
-        target=target,
-    )
+    settings: dict[str, Any] = {"preprocess": preprocess, "batch_size": batch_size, "class_names": class_names}
+    settings |= {"classes": getattr(config, "classes", None), "on_bad_image": on_bad_image, "target": target}
+    settings |= {"title": "images" if progress and processes.first else None, "processes": processes}
+    opened = open_batches(model, data, "test", **settings)
     with processes.failing_together(), opened as (pairs, data_names, found_target, image_names):
         refuse(_OF_TARGETS, given, {"target": found_target})
         computed = _with_outputs(predictor(model), pairs, views)
