@@ -19,8 +19,8 @@ from keras_vit._pictures import safe_colours
 from keras_vit._processes import connect
 from keras_vit._terminal import ClassesResult, Column, PlainData, Table
 from keras_vit.data import ImageStream
+from keras_vit.data.augmentation import target_parts
 from keras_vit.data.boxes import BOXES
-from keras_vit.data.examples import target_parts
 from keras_vit.data.segments import SEGMENTS
 from keras_vit.models import Detector, EoMT
 from keras_vit.preprocessing.images import picture_to_draw, read_picture

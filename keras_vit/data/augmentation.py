@@ -12,7 +12,7 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
-from keras_vit._arguments import ImageSize, pair
+from keras_vit._arguments import ImageSize, listing, pair
 from keras_vit._options import (
     FROM_0,
     GIVEN,
@@ -33,7 +33,6 @@ from keras_vit._options import (
     checked,
     option,
 )
-from keras_vit.data.examples import target_parts
 from keras_vit.data.random_operations import (
     CHANGES,
     MAX_MAGNITUDE,
@@ -66,6 +65,19 @@ REDRAWN = 10  # how often a crop of a mask is drawn again that nearly is of one 
 TRIES = 100  # how often an augmentation is drawn that leaves no segment
 SIGMA, THRESHOLD = (0.1, 2.0), 128  # of a view's blur, in pixels; above which solarized pixels are inverted
 _LOCAL_SHARE = 96 / 224  # side of local views, per side of global ones
+TARGET_PARTS = ("masks", "boxes", "labels", "crowd", "areas")  # of dicts that are targets themselves
+COCO_PARTS = {"iscrowd": "crowd", "area": "areas"}  # what torchvision, torchmetrics and pycocotools call them
+
+
+def target_parts(target: Mapping[str, Any], where: str, *more: str) -> dict[str, Any]:
+    """Returns a target by the names of `TARGET_PARTS`, without `image_id`; ValueError for a part twice or unknown."""
+    found = {COCO_PARTS.get(name, name): value for name, value in target.items() if name != "image_id"}
+    unknown = [name for name in found if name not in (*TARGET_PARTS, *more)]
+    if unknown or len(found) + ("image_id" in target) < len(target):
+        wanted = f"only {listing([*TARGET_PARTS, *more], 9)}, each once (iscrowd and area are crowd and areas)"
+        raise ValueError(f"{where} must have {wanted}, but has {listing([*target], 9)}.")
+    return found
+
 
 Draw = Callable[[int], np.random.Generator]
 

@@ -23,6 +23,7 @@ from keras_vit._arguments import SKIP, listing, printable, require_packages, to_
 from keras_vit._files import contents_of, expanded_path, fingerprint
 from keras_vit._options import Count, OneOf, Options, Positive
 from keras_vit._terminal import PlainData, ProgressBar
+from keras_vit.data.augmentation import COCO_PARTS
 from keras_vit.data.targets import CLASS, NONE, TARGETS, TargetKind
 from keras_vit.preprocessing import check_mode, check_pixels, imagenet1k_classes, load_image
 from keras_vit.preprocessing.images import read_channels
@@ -158,18 +159,6 @@ def reader(channels: int) -> Callable[[Any], np.ndarray]:
 # Pipelines of other libraries
 
 IMAGES = ("image", "images", "pixel_values")  # what dicts call the pictures
-TARGET_PARTS = ("masks", "boxes", "labels", "crowd", "areas")  # of dicts that are targets themselves
-_COCOS = {"iscrowd": "crowd", "area": "areas"}  # what torchvision, torchmetrics and pycocotools call them
-
-
-def target_parts(target: Mapping[str, Any], where: str, *more: str) -> dict[str, Any]:
-    """Returns a target by the names of `TARGET_PARTS`, without `image_id`; ValueError for a part twice or unknown."""
-    found = {_COCOS.get(name, name): value for name, value in target.items() if name != "image_id"}
-    unknown = [name for name in found if name not in (*TARGET_PARTS, *more)]
-    if unknown or len(found) + ("image_id" in target) < len(target):
-        wanted = f"only {listing([*TARGET_PARTS, *more], 9)}, each once (iscrowd and area are crowd and areas)"
-        raise ValueError(f"{where} must have {wanted}, but has {listing([*target], 9)}.")
-    return found
 
 
 def is_py_dataset(source: Any) -> bool:
@@ -225,7 +214,7 @@ def pair_of(element: Any, kind: TargetKind) -> tuple[np.ndarray, Any]:
         found = f"dict with the keys {sorted(element)}"
         images, targets = (next((element[k] for k in names if k in element), None) for names in (IMAGES, keys))
         if targets is None and kind.parts:
-            targets = {key: element[key] for key in (*kind.parts, *_COCOS) if key in element} or None
+            targets = {key: element[key] for key in (*kind.parts, *COCO_PARTS) if key in element} or None
     else:
         found, is_pair = type(element).__name__, isinstance(element, (tuple, list)) and len(element) == 2
         images, targets = element if is_pair else (element, None)

@@ -27,7 +27,7 @@ from keras_vit._files import expanded_path, fingerprint
 from keras_vit._options import Whole, checked
 from keras_vit._terminal import ProgressBar
 from keras_vit.data import examples as base
-from keras_vit.data.augmentation import MaskAugmentation
+from keras_vit.data.augmentation import MaskAugmentation, target_parts
 from keras_vit.data.tables import LabelTable
 from keras_vit.data.targets import TargetKind, register_target
 from keras_vit.preprocessing import check_pixels
@@ -157,7 +157,7 @@ class AnnotatedPictures(Annotated):
 
         Raises ValueError if the target has another form or size.
         """
-        target = base.target_parts(target, f"The target of {where}") if isinstance(target, Mapping) else target
+        target = target_parts(target, f"The target of {where}") if isinstance(target, Mapping) else target
         parts = self.checked_parts(target, size, where)
         if self.numbers is not None:
             parts["labels"] = np.array(self.numbers, "int32")[parts["labels"]]
