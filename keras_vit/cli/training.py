@@ -2,8 +2,8 @@
 
 import json
 import math
-from collections.abc import Mapping
 import pkgutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict
 

@@ -14,8 +14,8 @@ from typing import Annotated, Any, Literal
 import keras
 import numpy as np
 
-from keras_vit._files import expanded_path
 from keras_vit._arguments import check_choice, check_type, to_numpy, whole_numbers
+from keras_vit._files import expanded_path
 from keras_vit._options import INSIDE, Count, Positive, checked, option, refuse
 from keras_vit._pictures import shown
 from keras_vit._processes import ALONE, Processes, batch_shares, connect, fill_up, local_model, share
