@@ -42,6 +42,17 @@ def dpt():
     return keras_vit.models.DPTConfig(backbone=vit("DINOv2", depth=4, **TOKENS), max_depth=20.0, **sizes)
 
 
+def tips_heads():
+    tower = vit("DINOv2", depth=4, register_tokens=1, interpolation="bilinear_antialias", **TOKENS)
+    sizes = {
+        "tasks": ("depth", "normals", "segmentation"),
+        "classes": 5,
+        "widths": (16, 16, 32, 32),
+        "fusion_width": 16,
+    }
+    return keras_vit.models.MultiTaskDPTConfig(backbone=tower, blocks=(0, 1, 2, 3), **sizes)
+
+
 def eomt():
     sizes = {"classes": 5, "queries": 6, "query_blocks": 1, "upscale_blocks": 2}
     return keras_vit.models.EoMTConfig(backbone=vit("DINOv2", **TOKENS), **sizes)
@@ -71,6 +82,8 @@ KINDS = {
     "OWLv2, fixed names": owlv2,
     "linear segmentation": linear_segmentation,
     "DPT": dpt,
+    "Depth Anything 3": lambda: dpt().replace(design="depth_anything_3", metric=False, max_depth=1.0),
+    "TIPS 2 heads": tips_heads,
     "linear depth": lambda: keras_vit.models.LinearDepthConfig(backbone=vit("DINOv2", **TOKENS), blocks=(0, 1)),
     "features": lambda: keras_vit.feature_extractor(
         model_of(vit(class_token=False, pooling="avg")), ["block_-1", "pooled"]
@@ -82,7 +95,7 @@ def model_of(config, seed=0):
     """The model of a config, with random weights: kernels keep the size of what they multiply, nothing is zero."""
     if not hasattr(config, "model"):
         return config
-    model = getattr(keras_vit, config.model)(config)
+    model = getattr(keras_vit.models, config.model)(config)
     for number, weight in enumerate(model.weights):
         rng = np.random.default_rng([seed, number])
         if weight.path.endswith("periods"):

@@ -33,6 +33,7 @@ PAGES: dict[str, list[tuple[str, str, str]]] = {
         ("eomt", "EoMT", "EoMT models.EoMTConfig"),
         ("linear_segmenter", "LinearSegmenter", "LinearSegmenter models.LinearSegmenterConfig"),
         ("depth_models", "DPT and LinearDepth", "DPT models.DPTConfig LinearDepth models.LinearDepthConfig"),
+        ("multi_task_dpt", "MultiTaskDPT", "MultiTaskDPT models.MultiTaskDPTConfig"),
         ("detector", "Detector", "Detector models.DetectorConfig"),
         ("anomaly_detector", "AnomalyDetector", "AnomalyDetector models.AnomalyConfig"),
     ],
@@ -152,7 +153,7 @@ PAGES: dict[str, list[tuple[str, str, str]]] = {
         ),
     ],
     "depth": [
-        ("estimate", "Estimate depth", "estimate Depth plot"),
+        ("estimate", "Estimate depth and normals", "estimate Depth normals Normals plot"),
         ("metrics", "Errors of depth", "depth_errors mean_depth_errors DepthErrors"),
     ],
     "detection": [
@@ -167,6 +168,7 @@ PAGES: dict[str, list[tuple[str, str, str]]] = {
 }
 CONFIGS = (  # the public names of `keras_vit.models` that `keras_vit` has not
     *("AnomalyConfig", "DPTConfig", "DetectorConfig", "EoMTConfig", "LinearDepthConfig", "LinearSegmenterConfig"),
+    "MultiTaskDPTConfig",
 )
 ABOUT = "Models, weights and pictures."
 FACTORIES_TOO = ", `ViT_B16`, `DINOv2_B14` and all others"
@@ -215,6 +217,8 @@ head = keras_vit.models.LinearSegmenterConfig(
 segmenter = keras_vit.LinearSegmenter(head)  # random weights
 bins = keras_vit.models.LinearDepthConfig(backbone=backbone, blocks=(3,))
 depth_model = keras_vit.LinearDepth(bins)  # random weights
+normals = keras_vit.models.MultiTaskDPTConfig(backbone=backbone, blocks=(0, 1, 2, 3), tasks=("normals",))
+normals_model = keras_vit.MultiTaskDPT(normals)  # random weights
 boxes = keras_vit.models.DetectorConfig(backbone=eomt_config.backbone, classes=3, embedding=8)
 detector = keras_vit.Detector(boxes)  # random weights
 inspector = keras_vit.anomaly.fit(model, pixels, image_size=24, false_alarms=0.3, verbose=False)

@@ -29,6 +29,7 @@ from keras_vit.models import LinearDepth as LinearDepth
 from keras_vit.models import LinearSegmenter as LinearSegmenter
 from keras_vit.models import LoadOptions as LoadOptions
 from keras_vit.models import ModelOptions as ModelOptions
+from keras_vit.models import MultiTaskDPT as MultiTaskDPT
 from keras_vit.models import TextConfig as TextConfig
 from keras_vit.models import TextEncoder as TextEncoder
 from keras_vit.models import VisionTransformer as VisionTransformer

@@ -1,6 +1,7 @@
 """From a picture of any size to its depth, in metres or without a unit, as the publisher of each model returns it."""
 
 import dataclasses
+import functools
 import math
 import os
 from collections.abc import Callable
@@ -9,20 +10,26 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from keras_vit._arguments import to_numpy
+from keras_vit._arguments import listing, to_numpy
 from keras_vit._files import ending_of, replacing, write_npy
 from keras_vit._options import checked
 from keras_vit._pictures import ColourBar, colour_numbers, palette, plot_map
 from keras_vit._terminal import Column, TableResult
-from keras_vit.interpolation import torchvision_resized
-from keras_vit.models import DPT, LinearDepth, ViTConfig
-from keras_vit.preprocessing.images import centre_margins, normalized, picture_to_draw, read_picture, resize_images
+from keras_vit.interpolation import resized, torchvision_resized
+from keras_vit.models import DPT, LinearDepth, MultiTaskDPT, ViTConfig
+from keras_vit.preprocessing.images import (
+    TIPS_PICTURES,
+    centre_margins,
+    normalized,
+    picture_to_draw,
+    read_picture,
+    resize_images,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Depth", "DepthErrors", "depth_errors", "estimate", "mean_depth_errors", "plot"]
-RELATIVE = "inverse depth without a unit"
+__all__ = ["Depth", "DepthErrors", "Normals", "depth_errors", "estimate", "mean_depth_errors", "normals", "plot"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,9 +37,13 @@ class Depth:
     """The depth of a picture.
 
     Attributes:
-        depth: float32 `(height, width)` of the picture. Metric: metres. Otherwise inverse depth, larger where nearer,
-            up to an unknown scale and shift; it may lie below 0 where the publisher's resizing overshoots.
+        depth: float32 `(height, width)` of the picture. Metric: metres. Inverse: larger where nearer, up to an unknown
+            scale and shift; it may lie below 0 where the publisher's resizing overshoots. Otherwise larger where
+            farther, up to an unknown scale (Depth Anything 3).
         metric: Whether it is in metres.
+        inverse: Whether it is inverse depth; None: unless it is metric.
+        sky: bool `(height, width)`, where the sky is; None if the model does not say it. The sky's depth is that of
+            the farthest things (their 0.99 quantile).
 
     Examples:
         >>> keras_vit.depth.Depth(np.ones((2, 3), "float32"), metric=True).unit
@@ -41,11 +52,19 @@ class Depth:
 
     depth: np.ndarray
     metric: bool
+    inverse: bool | None = None
+    sky: np.ndarray | None = None
+
+    def __post_init__(self) -> None:
+        if self.inverse is None:
+            object.__setattr__(self, "inverse", not self.metric)
+        if self.inverse and self.metric:
+            raise ValueError("inverse=True is for depth without a unit, but metric=True was given.")
 
     @property
     def unit(self) -> str:
-        """The unit: `"m"` for metric depth, otherwise a text that says that depth is inverse and has no unit."""
-        return "m" if self.metric else RELATIVE
+        """The unit: `"m"` for metric depth, otherwise a text that says whether depth is inverse, and has no unit."""
+        return "m" if self.metric else f"{'inverse depth' if self.inverse else 'depth'} without a unit"
 
     def save(self, path: str | os.PathLike[str]) -> tuple[float, float]:
         """Writes the values as `.npy` (float32), or as a grey `.png` of 16 bits, which appears when it is complete.
@@ -124,16 +143,46 @@ def _padded(picture: np.ndarray, vit: ViTConfig, size: tuple[int, int]) -> np.nd
     return np.pad(normalized(picture[None], vit.pixel_mean, vit.pixel_std), [(0, 0), *margins, (0, 0)])
 
 
+def _bounded(picture: np.ndarray, vit: ViTConfig, size: tuple[int, int]) -> np.ndarray:
+    """Resizes as OpenCV, twice: the longer side to that of `size`, then each to whole patches; half a patch goes up."""
+    factor = max(size) / max(picture.shape[:2])
+    sides = [max(1, round(side * factor)) for side in picture.shape[:2]]
+    patches = [math.floor(side / patch + 0.5) for side, patch in zip(sides, vit.patch_size, strict=True)]
+    if 0 in patches:
+        what = "{} x {} pixels, whose shorter side becomes less than half a patch".format(*picture.shape[:2])
+        raise ValueError(f"The picture has {what}. Crop it to a smaller aspect ratio.")
+    for height, width in (sides, [n * patch for n, patch in zip(patches, vit.patch_size, strict=True)]):
+        if picture.shape[:2] != (height, width):
+            picture = resized(picture, (height, width), "opencv_scaled").astype(picture.dtype)
+    return normalized(picture[None], vit.pixel_mean, vit.pixel_std)
+
+
+def _squashed(like: str, picture: np.ndarray, vit: ViTConfig, size: tuple[int, int]) -> np.ndarray:
+    return vit.pipeline.normalized(resized(picture, size, like)[None])
+
+
 # By `config.pictures`: from a picture, a backbone's config and a size to images, and how depth is resized.
 PREPARATIONS: dict[str, tuple[Callable[..., np.ndarray], str]] = {
     "depth_anything": (_authors, "official"),
     "depth_anything_transformers": (_transformers, "bicubic_hf"),
+    "depth_anything_3": (_bounded, "bilinear"),
     "dinov2": (_padded, "bilinear"),
+    **{name: (functools.partial(_squashed, like), "bilinear") for name, like in TIPS_PICTURES.items()},
 }
+_SKY = 0.3  # the least score of the sky
+_FEW = 10  # pixels of the sky, or of anything else, that leave depth as it is
+_FARTHEST = 0.99  # the quantile of depth that the sky has
+_FOCAL = 300  # the focal length, in pixels of the prepared picture, at which Depth Anything 3's output is in metres
 
 
 @checked
-def estimate(model: DPT | LinearDepth, picture: Any, *, flip: bool = False) -> Depth:
+def estimate(
+    model: DPT | LinearDepth | MultiTaskDPT,
+    picture: Any,
+    *,
+    flip: bool = False,
+    focal: float | tuple[float, float] | None = None,
+) -> Depth:
     """Returns the depth of a picture, at its own size, as a `Depth`.
 
     `model.config.pictures` says whose rules prepare the picture, at its own aspect ratio, and resize the depth back:
@@ -144,6 +193,8 @@ def estimate(model: DPT | LinearDepth, picture: Any, *, flip: bool = False) -> D
             prepared size is the same; `"dynamic"` models take all.
         picture: A path, a binary file object, a PIL image, or an array or tensor `(height, width, channels)` of 0..255.
         flip: Whether to average with the depth of the mirrored picture, as DINOv2's figures on NYU do.
+        focal: Focal length of the camera in pixels of the picture, one number or (horizontal, vertical), with which a
+            metric Depth Anything 3 tells metres; without it, its depth has no unit.
 
     Raises:
         OSError, ImportError: if the file cannot be opened; if Pillow or tifffile is missing.
@@ -154,30 +205,96 @@ def estimate(model: DPT | LinearDepth, picture: Any, *, flip: bool = False) -> D
         >>> result.depth.shape == keras_vit.load_image("photo.jpg").shape[:2], result.unit
         (True, 'm')
     """
+    config, needs_focal = model.config, getattr(model.config, "needs_focal", False)
+    lengths = np.broadcast_to(0.0 if focal is None else focal, 2).astype("float64")
+    if focal is not None and not needs_focal:
+        raise ValueError(f"focal={focal!r} is for a metric Depth Anything 3, which {model.name} is not. Leave it out.")
+    if focal is not None and not (np.isfinite(lengths) & (lengths > 0)).all():
+        raise ValueError(f"focal must be a number of pixels above 0, or two, but {focal!r} was given.")
+    pixels, images, method = _prepared(model, "depth", picture)
+    maps = _predicted(model, "depth", images)
+    if flip:
+        mirrored = _predicted(model, "depth", images[:, :, ::-1])
+        maps = {name: (values + mirrored[name][:, ::-1]) / 2 for name, values in maps.items()}
+    size, depth, sky = pixels.shape[:2], maps["depth"], None
+    is_relative = getattr(config, "design", "") == "depth_anything_3" and focal is None
+    if "sky" in maps:
+        inside = maps["sky"] >= _SKY
+        if min(inside.sum(), (~inside).sum()) > _FEW:
+            depth = np.where(inside, np.quantile(depth[~inside], _FARTHEST), depth)
+        sky = resize_images(maps["sky"][..., None], size, method)[..., 0] >= _SKY
+    depth = resize_images(depth[..., None].astype("float32"), size, method)[..., 0]
+    if focal is not None:
+        prepared = lengths * [images.shape[2] / size[1], images.shape[1] / size[0]]
+        depth = depth * np.float32(prepared.mean() / _FOCAL)
+    return Depth(depth, config.metric and not is_relative, False if is_relative else None, sky)
+
+
+def _prepared(model: Any, task: str, picture: Any) -> tuple[np.ndarray, np.ndarray, str]:
+    """Returns the pixels of a picture, a model's images of it, and how its maps are resized back; checks the model."""
     config = model.config
+    if task not in getattr(config, "tasks", ("depth",)):
+        raise ValueError(f"{model.name} predicts {listing(getattr(config, 'tasks', ('depth',)))}, but not {task}.")
     if config.include_preprocessing:
         raise ValueError(f"{model.name} would normalise pixels twice. Build it with include_preprocessing=False.")
     pixels = read_picture(picture, config.channels)
     prepare, method = PREPARATIONS[config.pictures]
-    images = prepare(pixels, config.backbone, config.picture_size)
-    depth = _predicted(model, images)
-    if flip:
-        depth = (depth + _predicted(model, images[:, :, ::-1])[:, ::-1]) / 2
-    return Depth(resize_images(depth[..., None], pixels.shape[:2], method)[..., 0], config.metric)
+    return pixels, prepare(pixels, config.backbone, config.picture_size), method
 
 
-def _predicted(model: Any, images: np.ndarray) -> np.ndarray:
-    return model.predict_on_batch(np.ascontiguousarray(images))[0].astype("float32")
+def _predicted(model: Any, task: str, images: np.ndarray) -> dict[str, np.ndarray]:
+    """Returns the maps that a model predicts of one image, by name; of one map by the name of the task."""
+    found = model.predict_on_batch(np.ascontiguousarray(images))
+    maps = found if isinstance(found, dict) else {task: found}
+    return {name: values[0].astype("float32") for name, values in maps.items()}
+
+
+@dataclasses.dataclass(frozen=True)
+class Normals:
+    """The surface normals of a picture.
+
+    Attributes:
+        normals: float32 `(height, width, 3)`, vectors of length 1 in the axes of the camera, as the model's training
+            data have them.
+
+    Examples:
+        >>> keras_vit.depth.Normals(np.ones((2, 3, 3), "float32")).normals.shape
+        (2, 3, 3)
+    """
+
+    normals: np.ndarray
+
+
+@checked
+def normals(model: MultiTaskDPT, picture: Any) -> Normals:
+    """Returns the surface normals of a picture, at its own size, as `Normals`.
+
+    Vectors are brought to length 1, resized bilinearly, and brought to length 1 again (TIPS's notebook resizes
+    bicubically; transformers does not repeat the last step). Arguments and errors are as in `estimate`; ValueError for
+    a model without normals.
+
+    Examples:
+        >>> keras_vit.depth.normals(normals_model, "photo.jpg").normals.shape[-1]
+        3
+    """
+    pixels, images, method = _prepared(model, "normals", picture)
+    vectors = _predicted(model, "normals", images)["normals"]
+    return Normals(_unit(resize_images(_unit(vectors), pixels.shape[:2], method)))
+
+
+def _unit(vectors: np.ndarray) -> np.ndarray:
+    return vectors / np.maximum(np.linalg.norm(vectors, axis=-1, keepdims=True), 1e-12)
 
 
 # Plots
 
 
 @checked
-def plot(result: Depth, picture: Any, path: str | os.PathLike[str] | None = None) -> "Figure":
+def plot(result: Depth | Normals, picture: Any, path: str | os.PathLike[str] | None = None) -> "Figure":
     """Returns a figure of a picture beside its depth, with a scale and its unit; near places are bright.
 
-    `result` is what `estimate` returns for `picture`. `path` is the `.png`, `.svg` or `.pdf` to write; None for none.
+    Normals are shown as colours: red, green and blue are their three numbers, -1 to 1. `result` is what `estimate` or
+    `normals` returns for `picture`. `path` is the `.png`, `.svg` or `.pdf` to write; None for none.
 
     Raises:
         ImportError, OSError: if matplotlib or Pillow is missing; if a file cannot be opened or written.
@@ -186,12 +303,17 @@ def plot(result: Depth, picture: Any, path: str | os.PathLike[str] | None = None
     Examples:
         >>> figure = keras_vit.depth.plot(keras_vit.depth.estimate(depth_model, "photo.jpg"), "photo.jpg", "depth.png")
     """
+    if isinstance(result, Normals):
+        pixels = picture_to_draw(picture, result.normals.shape[:2])
+        shown = np.nan_to_num(np.round(127.5 * (result.normals + 1))).clip(0, 255).astype("uint8")
+        return plot_map([("picture", pixels), ("normals", shown)], path, side=4.4)
     pixels = picture_to_draw(picture, result.depth.shape)
     known = np.isfinite(result.depth)
     values = result.depth[known]
     least, most = (float(values.min()), float(values.max())) if values.size else (0.0, 0.0)
-    if result.metric:
-        bar = ColourBar("inferno", most, least, "depth in metres")
+    if not result.inverse:
+        what = "depth in metres" if result.metric else "depth, without a unit:\nlarger is farther"
+        bar = ColourBar("inferno", most, least, what)
     else:
         bar = ColourBar("inferno", least, most, "inverse depth, without a unit:\nlarger is nearer")
     depth = np.where(known, result.depth, least)
@@ -233,8 +355,9 @@ class DepthErrors(TableResult):
 def depth_errors(result: Depth, truth: ArrayLike, *, least: float = 1e-3, most: float = 10.0) -> DepthErrors:
     """Returns the errors of estimated depth against measured depth, over the pixels in a range.
 
-    Relative depth is first fitted to the inverse of the truth by scale and shift with the least squared error, as Depth
-    Anything and MiDaS do; then depth is clipped to the range (Eigen et al., arXiv 1406.2283, section 4.1).
+    Inverse depth is first fitted to the inverse of the truth by scale and shift with the least squared error, as Depth
+    Anything and MiDaS do, other depth without a unit to the truth by scale alone; then depth is clipped to the range
+    (Eigen et al., arXiv 1406.2283, section 4.1).
 
     Args:
         result: What `estimate` returns.
@@ -261,7 +384,9 @@ def depth_errors(result: Depth, truth: ArrayLike, *, least: float = 1e-3, most: 
     if not counted.any():
         raise ValueError(f"No pixel of truth lies between {least} and {most} m. truth must be in metres.")
     metres, depth = metres[counted], depth[counted]
-    if not result.metric:  # scale and shift fit the inverse of the metres, least squares
+    if not (result.metric or result.inverse):
+        depth = depth * ((depth @ metres) / (depth @ depth or 1.0))
+    elif not result.metric:  # scale and shift fit the inverse of the metres, least squares
         lines = np.stack([depth, np.ones_like(depth)], axis=1)
         inverse = lines @ np.linalg.lstsq(lines, 1 / metres, rcond=None)[0]
         depth = 1 / np.maximum(inverse, 1 / most)

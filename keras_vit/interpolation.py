@@ -292,9 +292,17 @@ def opencv_resized(pixels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     return ((((rows[top] * low) >> 16) + ((rows[bottom] * high) >> 16) + 2) >> 2).astype("uint8")
 
 
+def opencv_scaled(pixels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    """A uint8 picture as `cv2.resize` by INTER_AREA, or by INTER_CUBIC if a side grows."""
+    # In floats, rounded half to even; OpenCV's whole numbers may differ by a grey level.
+    grows = any(new > old for old, new in zip(pixels.shape[:2], size, strict=True))
+    return np.clip(np.rint(resampled(pixels, size, METHODS["bicubic_hf"] if grows else AREA)), 0, 255).astype("uint8")
+
+
 # How libraries resize bytes, and the filter for other values.
 LIBRARIES: dict[str, tuple[Callable[..., np.ndarray], str]] = {
     "opencv": (opencv_resized, "bilinear"),
+    "opencv_scaled": (opencv_scaled, "bicubic"),
     "torchvision_bilinear": (functools.partial(torchvision_resized, method="bilinear_antialias"), "bilinear_antialias"),
     "torchvision_bicubic": (functools.partial(torchvision_resized, method="bicubic"), "bicubic"),
 }

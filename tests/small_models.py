@@ -71,10 +71,17 @@ def small_linear_depth_config(**changes):
     )
 
 
+def small_multi_task_config(**changes):
+    """DPT heads for depth, normals and three classes on four blocks, as of a TIPS 2."""
+    sizes = {"blocks": (0, 1, 2, 3), "widths": (4, 4, 4, 4), "fusion_width": 4, "bins": 4, "classes": 3}
+    sizes |= {"tasks": ("depth", "normals", "segmentation"), "backbone": small_backbone_config(depth=4)}
+    return keras_vit.models.MultiTaskDPTConfig(**sizes | changes)
+
+
 def model_of(config, seed=0, **options):
     """A model of any config with random weights."""
     with skip_initialization():
-        model = getattr(keras_vit, config.model)(config, **options)
+        model = getattr(keras_vit.models, config.model)(config, **options)
     return randomized(model, seed)
 
 

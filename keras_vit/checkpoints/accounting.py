@@ -46,6 +46,7 @@ class Row:
     # Which of how many equal parts of the array, along its first axis that is longer than 1: (1, 3) for the keys in a
     # matrix that queries, keys and values share. Parts that no row names are written as zeros.
     part: tuple[int, int] = (0, 1)
+    turned: bool = False  # by half a circle: the kernel of a transposed convolution of Flax
 
     def stored(self, array: StoredArray) -> StoredArray:
         """Returns the part of the file's array that is the weight, not read yet; nothing else of it will be read."""
@@ -65,6 +66,7 @@ class Row:
 
     def weight(self, values: np.ndarray) -> np.ndarray:
         """The values of `stored` with the axes in the order of the weight's."""
+        values = np.ascontiguousarray(values[::-1, ::-1]) if self.turned else values
         return values if self.axes is None else values.transpose(self.axes)
 
     def values(self, weight: np.ndarray) -> np.ndarray:
@@ -140,9 +142,9 @@ class Notice:
 
     text: str
     field: str = ""  # the field of the config that it is about; empty for none
-    # A "note" is only listed; of what is "assumed", loading warns, unless the user has chosen another value of the
-    # field; what is "unknown" is an error then.
-    kind: Literal["note", "assumed", "unknown"] = "note"
+    # A "note" is only listed; of what is "left out", and of what is "assumed", loading warns, of the second unless the
+    # user has chosen another value of the field; what is "unknown" is an error then.
+    kind: Literal["note", "left out", "assumed", "unknown"] = "note"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -180,7 +182,7 @@ class Plan:
     @property
     def oddities(self) -> list[str]:
         """All that a user should know about the file, in sentences. Reads the head."""
-        order = {"note": 0, "unknown": 1, "assumed": 2}
+        order = {"note": 0, "unknown": 1, "assumed": 2, "left out": 3}
         found = [warning.text for warning in sorted(self.warnings, key=lambda warning: order[warning.kind])]
         if self.unused:
             example = printable(repr(self.unused[0]), 200)

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import pathlib
+import re
 from collections.abc import Callable, Mapping
 from operator import attrgetter
 from typing import Any, Literal
@@ -20,7 +21,7 @@ from keras_vit.checkpoints import accounting
 from keras_vit.checkpoints.accounting import PREPROCESSING, TABLE, Layout, Notice, Plan, check_arrays, listed
 from keras_vit.checkpoints.files import SIDECARS, Sidecars, open_file, read_sidecars, weight_files, weights_in
 from keras_vit.checkpoints.keras_files import DESCRIBED
-from keras_vit.checkpoints.layouts import DENSE, FOREIGN, LAYOUTS, clip, dense, owl, timm_json
+from keras_vit.checkpoints.layouts import DENSE, FOREIGN, LAYOUTS, clip, dense, owl, pytorch, timm_json, tips_heads
 from keras_vit.checkpoints.stored_array import ArrayFile, StoredArray
 from keras_vit.checkpoints.torch_file import AVERAGES, FOLLOWERS, RAW, TARGETS
 from keras_vit.models import BiTConfig, DenseConfig, ModelConfig, TextConfig, ViTConfig, variant_of
@@ -93,7 +94,7 @@ def plan_of(file: ArrayFile, sidecars: Sidecars, numerics: str | None = None) ->
         plan = layout.plan(file, dataclasses.replace(sidecars, grid_size=grid))
     if sidecars.max_depth is not None and not isinstance(plan.stored, DepthConfig):
         raise ValueError(f"{source} is not a depth model: leave max_depth={sidecars.max_depth!r} out.")
-    plan = _with_beside(plan, file)
+    plan = _with_beside(plan, file, sidecars)
     if numerics is not None and (layout is DESCRIBED or isinstance(plan.stored, DenseConfig)):
         what = f"the settings of {source}, a {plan.stored.model}, are those of its file"
         raise ValueError(f"numerics={numerics!r} does not apply, because {what}. Leave it out.")
@@ -121,10 +122,10 @@ def _layout_of(file: ArrayFile, sidecars: Sidecars) -> Layout:
         raise ValueError(f"{source} is an OWL-ViT or OWLv2. Load it with keras_vit.load_image_text(...).")
     if any(".lora_A." in name for name in file):
         raise ValueError(f"{source} has LoRA adapters of PEFT alone. Merge them with merge_and_unload(), then save it.")
-    names = [*file, str(sidecars.config.get("model_type"))]
+    names = [*file, *(str(sidecars.config.get(key)) for key in ("model_type", "model_name"))]
     foreign = next((title for start, title in FOREIGN.items() if any(name.startswith(start) for name in names)), None)
     if foreign is not None:
-        known = "EoMT, linear heads of DINOv2 and DINOv3, DPT heads of DINOv2 and Depth Anything"
+        known = "EoMT, linear heads of DINOv2 and DINOv3, DPT heads of DINOv2, TIPS 2 and Depth Anything for one view"
         raise ValueError(f"{source} holds {foreign}, which is not supported. Supported are {known}.")
     first = []  # those whose JSON files lie beside
     if not any("/" in name for name in file):
@@ -134,7 +135,7 @@ def _layout_of(file: ArrayFile, sidecars: Sidecars) -> Layout:
         first += ["huggingface"] if sidecars.config else []
     order = [*DENSE, *(LAYOUTS[name] for name in dict.fromkeys([*first, *LAYOUTS]))]
     layout = next((layout for layout in order if layout.recognise(file, sidecars)), None)
-    if sidecars.backbone is not None and layout not in (dense.LINEAR, dense.DEPTH):
+    if sidecars.backbone is not None and layout not in (dense.LINEAR, dense.DEPTH, tips_heads.LAYOUT):
         raise ValueError(f"head={source!r} must be a linear or DPT head, but it has the arrays: {listed(list(file))}.")
     if layout is None:
         known = f"{file.path} must be a checkpoint in one of the layouts {', '.join(LAYOUTS)}"
@@ -142,13 +143,38 @@ def _layout_of(file: ArrayFile, sidecars: Sidecars) -> Layout:
     return layout
 
 
-def _with_beside(plan: Plan, file: ArrayFile) -> Plan:
-    """Returns the plan with warnings of arrays outside of the dict that holds the model, and of averages of weights."""
+# Parts of names of arrays beside an image model that nobody misses: of a tower for texts, of a training, and numbers.
+_BESIDE = frozenset(
+    "text text_model text_encoder txt transformer token_embedding ln_final positional_embedding text_projection "
+    "logit_scale logit_bias temperature t b mask_token position_ids inv_freq pixel_mean pixel_std num_batches_tracked "
+    "local_cls_norm bias_mask attn_mask context_length input_resolution vocab_size opt opt_state step extra".split()
+)
+# Classes of transformers that are a Vision Transformer with or without a head for classes.
+_IS_PLAIN = re.compile(r"(Model|WithProjection|ForImageClassification(WithTeacher)?|Backbone|^)$")
+
+
+def _left_out(plan: Plan, file: ArrayFile) -> list[str]:
+    """Returns the names of arrays, beside the model that is read, which may be a part of another model."""
+    known = _BESIDE | {*pytorch.CONTAINERS} - {plan.prefix.partition(".")[0]}
+    numbers = {name for name, array in file.items() if array.shape == () or array.dtype.kind in "iub"}
+    return [name for name in plan.unused if name not in numbers and not known & {*re.split(r"[./]", name)}]
+
+
+def _with_beside(plan: Plan, file: ArrayFile, sidecars: Sidecars) -> Plan:
+    """Returns the plan with warnings of arrays that are left out, and of averages of weights."""
     warnings = [*plan.warnings]
     if file.outside:
         example = printable(repr(file.outside[0]), 200)
         text = f"{len(file.outside)} arrays outside of {file.container!r} are not read, such as {example}"
         warnings.append(Notice(text))
+    if not isinstance(plan.stored, DenseConfig):  # of whose backbone a head need not read everything
+        left, classes = _left_out(plan, file), sidecars.config.get("architectures") or [""]
+        if left:
+            text = f"{len(left)} arrays are not part of the model, and are not read: {listed(left)}"
+            warnings.append(Notice(text, "", "left out"))
+        if isinstance(classes, list) and not _IS_PLAIN.search(str(classes[0])):
+            text = f"config.json is that of the class {printable(classes[0], 100)}"
+            warnings.append(Notice(text, "", "left out"))
     taken = file.container.partition(".")[0] or plan.prefix.partition(".")[0]
     raw = {name.partition(".")[0] for name in (*file, *file.outside)} & {*RAW, *FOLLOWERS}
     if taken in (*AVERAGES, *TARGETS) and raw:
@@ -215,6 +241,9 @@ def _warn_of_choices(plan: Plan, config: ModelConfig, source: str) -> None:
     assumed = [warning.text for warning in kept if warning.kind == "assumed"]
     if unknown:
         raise ValueError(f"{source} cannot be loaded: {'; '.join(unknown)}.")
+    left = [warning.text for warning in plan.warnings if warning.kind == "left out"]
+    if left:
+        warn_caller(f"{source} holds more than the {config.model} that is loaded: {'; '.join(left)}.")
     if assumed:
         missing = f"{source} does not contain all settings of its model: {'; '.join(assumed)}"
         warn_caller(f"{missing}. Wrong settings give wrong outputs. {plan.layout.advice}")

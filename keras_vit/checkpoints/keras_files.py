@@ -33,7 +33,8 @@ _CONFIG_TYPES: dict[str, type[Any]] = {
     kind.model: kind
     for kind in (
         *(ViTConfig, models.BiTConfig, models.EoMTConfig, models.LinearSegmenterConfig),
-        *(models.DPTConfig, models.LinearDepthConfig, models.DetectorConfig, models.AnomalyConfig, models.TextConfig),
+        *(models.DPTConfig, models.MultiTaskDPTConfig, models.LinearDepthConfig, models.DetectorConfig),
+        *(models.AnomalyConfig, models.TextConfig),
     )
 }
 LONGEST_CONFIG = 2**24  # bytes; that of a model with the 21,843 names of ImageNet-21k has a twentieth of it

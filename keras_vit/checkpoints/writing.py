@@ -19,7 +19,7 @@ from keras_vit.checkpoints.files import (
     write_with_sidecars,
 )
 from keras_vit.checkpoints.keras_files import DESCRIBED, described, write_keras
-from keras_vit.checkpoints.layouts import WRITTEN
+from keras_vit.checkpoints.layouts import WRITTEN, dense
 from keras_vit.models import DenseConfig
 
 
@@ -67,7 +67,10 @@ def _layout_for(config: Any, layout: str | None) -> Layout:
     """Returns the layout in which a model is written; ValueError for an unknown one, and one of other models."""
     fitting = {name: known for name, known in LAYOUTS.items() if isinstance(config, known.config_type)}
     if isinstance(config, DenseConfig):
-        fitting = {"huggingface": WRITTEN[type(config)]} if type(config) in WRITTEN else {}
+        written = (
+            dense.DEPTH_ANYTHING_3 if getattr(config, "design", "") == "depth_anything_3" else WRITTEN.get(type(config))
+        )
+        fitting = {} if written is None else {"huggingface": written}
     chosen = PUBLISHED.get(type(config), "huggingface") if layout is None else layout
     if chosen not in fitting:
         advice = "Without a layout, a path that ends in .safetensors takes any model, and so does model.save(...)."

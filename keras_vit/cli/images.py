@@ -235,17 +235,19 @@ def depth(
     output: MapOutput,
     maps: Maps = {},
     max_depth: AtLeast0 | Literal["relative"] | None = None,
+    focal: AtLeast0 | None = None,
 ) -> Result:
     """Measures the depth of pictures: as 16-bit PNG, as numbers, or as a figure with a scale.
 
     Args:
         max_depth: the largest depth in metres, or relative, if it is in no file
+        focal: focal length in pixels of the pictures, by which a metric Depth Anything 3 tells metres
     """
 
     def write(model: Any, pixels: Any, picture: Path, target: Path) -> Row:
         from keras_vit.depth import estimate, plot
 
-        result = estimate(model, pixels, flip=maps.get("flip", False))
+        result = estimate(model, pixels, flip=maps.get("flip", False), focal=focal)
         ends = {"least": float(result.depth.min()), "largest": float(result.depth.max())}
         row: dict[str, Any] = {"metric": result.metric, "unit": result.unit, **ends}
         if maps.get("plot"):

@@ -18,7 +18,7 @@ from keras_vit._keras import layers_inside
 from keras_vit.export.format import Signature
 from keras_vit.layers import ClassToken, DepthBins, MAPHead, PaddedMaxPooling2D, RegisterTokens, resize
 from keras_vit.layers.blocks import MultiHeadAttention
-from keras_vit.layers.dense_prediction import LEAST_SHARE, DoublingConvolution, WithClassToken
+from keras_vit.layers.dense_prediction import DoublingConvolution, WithClassToken
 from keras_vit.layers.resnet import GroupNormalization
 
 MASKED = -1e4  # added to scores that do not count: finite in float16, and its exponential is 0
@@ -165,7 +165,7 @@ def _doubling(layer: Any, x: Any) -> Any:
 
 def _depth_bins(layer: Any, x: Any) -> Any:
     x = resize(layer.scores(x), [n * layer.factor for n in x.shape[1:3]], "half_pixel")
-    x = ops.relu(x) + LEAST_SHARE
+    x = ops.relu(x) + layer.least_share
     x = x / ops.max(x, -1, keepdims=True)
     centres = np.linspace(layer.min_depth, layer.max_depth, layer.bins, dtype="float32")
     return ops.clip(ops.mean(x * centres, -1) / ops.mean(x, -1), layer.min_depth, layer.max_depth)

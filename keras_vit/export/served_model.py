@@ -37,7 +37,8 @@ from keras_vit.preprocessing.images import OVERSHOOT
 Config: TypeAlias = ViTConfig | BiTConfig
 
 INPUT = "images"  # the name of the one input in every format
-# The name of the output of dense models that have one, by `config.model`; EoMT's two have names.
+# The name of the output of dense models that have one, by `config.model`; EoMT's two have names. A `MultiTaskDPT` has
+# its task's.
 DENSE_OUTPUTS = {"LinearSegmenter": "logits", "DPT": "depth", "LinearDepth": "depth"}
 OUTPUTS = {"softmax": "probabilities", "sigmoid": "probabilities", "linear": "logits", None: "logits"}
 # What a file does not need: it does not train.
@@ -155,13 +156,13 @@ def output_names(model: keras.Model) -> tuple[str, ...]:
     if isinstance(model, (VisionTransformer, BiT)):
         config = model.config
         return (OUTPUTS.get(config.classifier_activation, "scores") if config.classes else "features",)
-    if isinstance(model, DenseModel) and model.config.model in DENSE_OUTPUTS:
-        return (DENSE_OUTPUTS[model.config.model],)
     if isinstance(model, AnomalyDetector) and model.threshold is not None:
         return ("is_anomalous", "map", "score")
     outputs = model.outputs[0] if isinstance(model, keras.Sequential) else model.output
     if isinstance(outputs, dict):
         return tuple(sorted(outputs))
+    if isinstance(model, DenseModel):
+        return (DENSE_OUTPUTS.get(model.config.model) or model.config.tasks[0],)
     return ("output",) if isinstance(outputs, keras.KerasTensor) else tuple(f"output_{i}" for i in range(len(outputs)))
 
 

@@ -21,5 +21,5 @@ HEAD_ACTIVATIONS = (*GELUS, "silu", "relu")
 RESIZES = ("corners", "half_pixel")
 # How many times larger the maps of DPT are than the grid of patches, and what becomes of its last number.
 REASSEMBLE_FACTORS = (4, 2, 1, 0.5)
-DEPTH_OUTPUTS = ("relu", "sigmoid", "clipped")
+DEPTH_OUTPUTS = ("relu", "sigmoid", "clipped", "exp")
 DISTANCES = ("cosine", "L2")  # of patches to a bank: 1 - cosine, or Euclidean

@@ -12,7 +12,7 @@ from keras_vit._arguments import Shape, Tensor, check_choice
 from keras_vit._options import OneOf, Pair
 from keras_vit.interpolation import neighbours
 from keras_vit.layers.base import BaseLayer, CompositeLayer, SameShape, activated, initializer, registered, tensor_of
-from keras_vit.layers.choices import DEPTH_OUTPUTS, HEAD_ACTIVATIONS, REASSEMBLE_FACTORS, RESIZES
+from keras_vit.layers.choices import DEPTH_OUTPUTS, GELUS, HEAD_ACTIVATIONS, REASSEMBLE_FACTORS, RESIZES
 from keras_vit.layers.ops import (
     activate,
     conv,
@@ -104,9 +104,6 @@ class BatchNormalization(keras.layers.BatchNormalization, BaseLayer):
         return ops.cast(outputs, self.compute_dtype)
 
 
-LEAST_SHARE = 0.1  # what `DepthBins` adds to the score of each bin before they are divided by their sum
-
-
 @registered
 class Convolution(BaseLayer):
     """A convolution with an odd kernel and zeros on every side, half a kernel wide: one place for each step.
@@ -155,6 +152,7 @@ class Reassemble(CompositeLayer):
         factor: Scale of the output: 4 or 2 (a transposed convolution), 1, or 0.5 (a 3x3 convolution of stride 2).
         readout: Length to which `[patch, class token]` is projected first, before a GELU; None if the input has no
             class token.
+        gelu: Kind of this GELU: `"exact"` (DINOv2) or `"tanh"` (TIPS).
 
     Input: `(batch, rows, columns, channels)`. Output: `(batch, factor * rows, factor * columns, width)`; sizes that
     are halved are rounded up.
@@ -170,6 +168,7 @@ class Reassemble(CompositeLayer):
     width: int
     factor: Annotated[float, OneOf(REASSEMBLE_FACTORS)]
     readout: int | None = None
+    gelu: Annotated[str, OneOf(GELUS)] = "exact"
 
     def build(self, input_shape: Shape) -> None:
         shape, policy = input_shape, self.dtype_policy
@@ -188,7 +187,7 @@ class Reassemble(CompositeLayer):
 
     def call(self, x: Tensor, training: bool | None = None) -> Tensor:
         if self.readout is not None:
-            x = activated(self.readout_projection, x, "exact", training)
+            x = activated(self.readout_projection, x, self.gelu, training)
         x = self.projection(x, training=training)
         return x if self.resized is None else self.resized(x, training=training)
 
@@ -274,13 +273,15 @@ class DepthHead(CompositeLayer):
         hidden: Channels between the last two convolutions.
         patch_size: Height and width of a patch, if the output has as many pixels as the image; None: the output has
             twice the map's rows and columns (DINOv2).
-        output: `"relu"` (times `max_depth`), `"sigmoid"` (times `max_depth`), or `"clipped"`: a ReLU plus `min_depth`,
-            at most `max_depth` (DINOv2); ValueError for another.
+        output: `"relu"` (times `max_depth`), `"sigmoid"` (times `max_depth`), `"clipped"`: a ReLU plus `min_depth`,
+            at most `max_depth` (DINOv2), or `"exp"` (Depth Anything 3); ValueError for another.
         min_depth: The least depth, for `"clipped"`.
-        max_depth: The largest depth.
+        max_depth: The largest depth; not for `"exp"`.
+        sky: Whether the last two convolutions exist a second time, before a ReLU, for a score of the sky.
 
     Call arguments:
-        x: `(batch, rows, columns, channels)`. The output is `(batch, height, width)`.
+        x: `(batch, rows, columns, channels)`. The output is `(batch, height, width)`; with `sky` a dict of two such
+            maps, `depth` and `sky`.
         patches: The map of patches `(batch, grid rows, grid columns, D)`, only with `patch_size`.
 
     Examples:
@@ -293,14 +294,13 @@ class DepthHead(CompositeLayer):
     use_output: Annotated[str, OneOf(DEPTH_OUTPUTS)] = "clipped"  # the argument `output`
     min_depth: float = 0.001
     max_depth: float = 1.0
+    use_sky: bool = False
 
     def build(self, x_shape: Any, patches_shape: Shape | None = None) -> None:
         channels, half = x_shape[-1], x_shape[-1] // 2
-        for name, filters, size, inputs in (
-            ("conv1", half, 3, channels),
-            ("conv2", self.hidden, 3, half),
-            ("conv3", 1, 1, self.hidden),
-        ):
+        sizes = {"conv1": (half, 3, channels), "conv2": (self.hidden, 3, half), "conv3": (1, 1, self.hidden)}
+        sizes |= {f"sky_{name}": sizes[name] for name in ("conv2", "conv3") if self.use_sky}
+        for name, (filters, size, inputs) in sizes.items():
             inner = Convolution(filters, size, dtype=self.dtype_policy, name=name)
             inner.build((*x_shape[:3], inputs))
             setattr(self, name, inner)
@@ -312,23 +312,36 @@ class DepthHead(CompositeLayer):
         x = self.conv1(x, training=training)
         places, factors = x if patches is None else patches, self.patch_size or (2, 2)
         size = [n * factor for n, factor in zip(ops.shape(places)[1:3], factors, strict=True)]
-        x = activated(self.conv2, resize(x, size, "corners"), "relu", training)
-        x = widened(self.conv3(x, training=training))[..., 0]
-        if self.use_output == "sigmoid":
-            return ops.sigmoid(x) * self.max_depth
-        if self.use_output == "relu":
-            return ops.relu(x) * self.max_depth
-        return ops.minimum(ops.relu(x) + self.min_depth, self.max_depth)
+        x = resize(x, size, "corners")
+        depth = _number(x, self.conv2, self.conv3, training)
+        if self.use_output == "exp":
+            depth = ops.exp(depth)
+        elif self.use_output == "sigmoid":
+            depth = ops.sigmoid(depth) * self.max_depth
+        elif self.use_output == "relu":
+            depth = ops.relu(depth) * self.max_depth
+        else:
+            depth = ops.minimum(ops.relu(depth) + self.min_depth, self.max_depth)
+        if not self.use_sky:
+            return depth
+        return {"depth": depth, "sky": ops.relu(_number(x, self.sky_conv2, self.sky_conv3, training))}
 
-    def compute_output_spec(self, x: Tensor, patches: Tensor | None = None, training: Any = None) -> keras.KerasTensor:
+    def compute_output_spec(self, x: Tensor, patches: Tensor | None = None, training: Any = None) -> Any:
         shape = self.compute_output_shape(x.shape, None if patches is None else patches.shape)
-        return keras.KerasTensor(shape, float32_or_better(self.compute_dtype))
+        depth, sky = (keras.KerasTensor(shape, float32_or_better(self.compute_dtype)) for _ in range(2))
+        return {"depth": depth, "sky": sky} if self.use_sky else depth
 
     def compute_output_shape(self, x_shape: Shape, patches_shape: Shape | None = None) -> Shape:
+        """Returns the shape of each map."""
         places, factors = x_shape, (2, 2)
         if patches_shape is not None:
             places, factors = patches_shape, self.patch_size or factors
         return (x_shape[0], *(None if n is None else n * f for n, f in zip(places[1:3], factors, strict=True)))
+
+
+def _number(x: Tensor, first: Any, last: Any, training: bool | None) -> Tensor:
+    """Returns one number for each place, by two convolutions with a ReLU between them; at least float32."""
+    return widened(last(activated(first, x, "relu", training), training=training))[..., 0]
 
 
 @registered
@@ -340,6 +353,7 @@ class DepthBins(CompositeLayer):
         max_depth: Depth of the last bin.
         bins: Number of bins.
         factor: Scale of the output: rows and columns for one of the map.
+        least_share: What is added to the score of each bin before the scores are divided by their sum (TIPS: 0.001).
 
     Input: `(batch, rows, columns, channels)`. Output: float32 or better, `(batch, factor * rows, factor * columns)`.
 
@@ -352,6 +366,7 @@ class DepthBins(CompositeLayer):
     max_depth: float = 10.0
     bins: int = 256
     factor: int = 4
+    least_share: float = 0.1
 
     def build(self, input_shape: Shape) -> None:
         self.scores = self.inner_dense("scores", input_shape, self.bins)
@@ -361,7 +376,7 @@ class DepthBins(CompositeLayer):
         # weights of a resize add up to 1, and has 256 channels in place of 2 D for each layer.
         x = widened(self.scores(x, training=training))
         x = resize(x, [n * self.factor for n in ops.shape(x)[1:3]], "half_pixel")
-        x = ops.relu(x) + LEAST_SHARE
+        x = ops.relu(x) + self.least_share
         centres = np.linspace(self.min_depth, self.max_depth, self.bins)
         depth = ops.sum(x * ops.convert_to_tensor(centres, x.dtype), -1) / ops.sum(x, -1)
         return ops.clip(depth, self.min_depth, self.max_depth)

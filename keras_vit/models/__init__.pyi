@@ -19,6 +19,7 @@ from keras_vit.models.dense import Detector as Detector
 from keras_vit.models.dense import EoMT as EoMT
 from keras_vit.models.dense import LinearDepth as LinearDepth
 from keras_vit.models.dense import LinearSegmenter as LinearSegmenter
+from keras_vit.models.dense import MultiTaskDPT as MultiTaskDPT
 from keras_vit.models.dense_config import AnomalyConfig as AnomalyConfig
 from keras_vit.models.dense_config import DenseConfig as DenseConfig
 from keras_vit.models.dense_config import DetectorConfig as DetectorConfig
@@ -26,6 +27,7 @@ from keras_vit.models.dense_config import DPTConfig as DPTConfig
 from keras_vit.models.dense_config import EoMTConfig as EoMTConfig
 from keras_vit.models.dense_config import LinearDepthConfig as LinearDepthConfig
 from keras_vit.models.dense_config import LinearSegmenterConfig as LinearSegmenterConfig
+from keras_vit.models.dense_config import MultiTaskDPTConfig as MultiTaskDPTConfig
 from keras_vit.models.features import feature_extractor as feature_extractor
 from keras_vit.models.features import feature_names as feature_names
 from keras_vit.models.image_model import ImageModel as ImageModel

@@ -209,8 +209,8 @@ CHANGES: dict[str, tuple[str, ...]] = {
     # Position embeddings and the patch embedding are resized, the first kernel is adapted to other channels.
     **dict.fromkeys(("image_size", "patch_size", "dynamic", "interpolation", "channels"), ()),
     **dict.fromkeys(("dropout", "attention_dropout", "patch_drop", "drop_path", "remat"), ()),
-    **dict.fromkeys(("gelu", "layer_norm_epsilon", "stem_epsilons", "pool_padding", "classifier_activation"), ()),
-    **dict.fromkeys(("include_preprocessing", "pixel_mean", "pixel_std"), ()),
+    **dict.fromkeys(("gelu", "layer_norm_epsilon", "final_norm_epsilon", "stem_epsilons", "pool_padding"), ()),
+    **dict.fromkeys(("classifier_activation", "include_preprocessing", "pixel_mean", "pixel_std"), ()),
     **dict.fromkeys(("resize", "crop_ratio", "crop_rounding", "filter", "trim"), ()),
     # Kernels are standardised, or the patch embedding is scaled, which cannot be undone.
     **dict.fromkeys(("folded", "stem_folded", "preprocessing_folded", "class_token_only"), ()),

@@ -116,6 +116,7 @@ class ViTConfig(ModelConfig):
             in OpenAI's CLIP. Not used by a SwiGLU.
         layer_scale: Initial value of LayerScale at the end of both branches (`layers.LayerScale`); None: no LayerScale.
         layer_norm_epsilon: Added to the variance by every layer normalisation.
+        final_norm_epsilon: The same of the last layer normalisation (Depth Anything 3); None: `layer_norm_epsilon`.
         dropout: Dropout rate after the position embeddings, after attention and in the MLPs.
         attention_dropout: Dropout rate of the attention weights.
         patch_drop: Share of each image's patches that is dropped in training (`layers.PatchDropout`).
@@ -194,6 +195,7 @@ class ViTConfig(ModelConfig):
     gelu: Annotated[str, OneOf(choices.GELUS)] = "tanh"
     layer_scale: Finite | None = None
     layer_norm_epsilon: Epsilon = 1e-6
+    final_norm_epsilon: Epsilon | None = None
     dropout: Rate = 0.0
     attention_dropout: Rate = 0.0
     patch_drop: Rate = 0.0

@@ -25,6 +25,7 @@ from keras_vit.models.dense_config import (
     EoMTConfig,
     LinearDepthConfig,
     LinearSegmenterConfig,
+    MultiTaskDPTConfig,
 )
 from keras_vit.models.image_model import ImageModel
 from keras_vit.models.vision_transformer import VisionTransformer
@@ -124,27 +125,51 @@ class LinearSegmenter(DenseModel):
 
 def dpt(config: DPTConfig, backbone: VisionTransformer, policy: Any) -> Any:
     """Builds DPT's depth head on the outputs of four blocks; returns symbolic depth `(batch, height, width)`."""
-    is_dinov2, width = config.design == "dinov2", config.fusion_width
+    # Depth Anything 3 has a map of the sky beside it, in a dict.
+    is_dinov2 = config.design == "dinov2"
+    x = _fused(config, _maps(config, backbone, policy, is_dinov2), policy, "exact" if is_dinov2 else None)
+    options = {"min_depth": config.min_depth, "max_depth": config.max_depth, "dtype": policy, "name": "depth_head"}
+    if is_dinov2:
+        x = Activation("relu", dtype=policy, name="project_relu")(x)
+        return layers.DepthHead(config.head_width, None, "clipped", **options)(x, patches=None)
+    output, sky = "sigmoid" if config.metric else "relu", config.design == "depth_anything_3"
+    head = layers.DepthHead(config.head_width, config.patch_size, "exp" if sky else output, **options, sky=sky)
+    return head(x, patches=backbone.get_layer("embedding").output)  # whose size a dynamic model has to know
+
+
+def _fused(config: Any, features: list[Any], policy: Any, readout: str | None, start: str = "") -> Any:
+    """Builds DPT's `Reassemble` and `Fusion`: one map from the maps of four blocks, the shallowest first."""
+    # `readout` is the GELU behind `[patch, class token]`; None without the token. `start` begins the layers' names.
+    width, has_token = config.fusion_width, readout is not None
     maps = []
-    for i, x in enumerate(_maps(config, backbone, policy, with_class_token=is_dinov2)):
-        sizes = config.widths[i], REASSEMBLE_FACTORS[i], config.backbone.width if is_dinov2 else None
-        x = layers.Reassemble(*sizes, dtype=policy, name=f"reassemble_{i}")(x)
-        maps.append(Convolution(width, 3, bias=False, dtype=policy, name=f"neck_{i}")(x))
+    for i, x in enumerate(features):
+        sizes = config.widths[i], REASSEMBLE_FACTORS[i], config.backbone.width if has_token else None
+        x = layers.Reassemble(*sizes, readout or "exact", dtype=policy, name=f"{start}reassemble_{i}")(x)
+        maps.append(Convolution(width, 3, bias=False, dtype=policy, name=f"{start}neck_{i}")(x))
     x = maps[-1]
     for i in range(4):  # the deepest first
         skip, shallower = maps[3 - i] if i else None, maps[2 - i] if i < 3 else None
-        fusion = layers.FeatureFusion(i > 0, bias=not is_dinov2, dtype=policy, name=f"fusion_{i}")
+        fusion = layers.FeatureFusion(i > 0, bias=not has_token, dtype=policy, name=f"{start}fusion_{i}")
         # Depth Anything resizes to the shallower map, DINOv2 to twice the size, and the shallower map to that.
-        x = fusion(x, skip=skip, like=None if is_dinov2 else shallower)
-    if is_dinov2:
-        x = Convolution(width, 3, dtype=policy, name="project")(x)
-        x = Activation("relu", dtype=policy, name="project_relu")(x)
-    options = {"min_depth": config.min_depth, "max_depth": config.max_depth, "dtype": policy, "name": "depth_head"}
-    if is_dinov2:
-        return layers.DepthHead(config.head_width, None, "clipped", **options)(x, patches=None)
-    output = "sigmoid" if config.metric else "relu"
-    head = layers.DepthHead(config.head_width, config.backbone.patch_size, output, **options)
-    return head(x, patches=backbone.get_layer("embedding").output)  # whose size a dynamic model has to know
+        x = fusion(x, skip=skip, like=None if has_token else shallower)
+    return Convolution(width, 3, dtype=policy, name=f"{start}project")(x) if has_token else x
+
+
+def multi_task_dpt(config: MultiTaskDPTConfig, backbone: VisionTransformer, policy: Any) -> Any:
+    """Builds a DPT for each task on the same four blocks; returns one symbolic map, of several tasks a dict."""
+    features, found = _maps(config, backbone, policy, with_class_token=True), {}
+    for task in config.tasks:
+        x, name = _fused(config, features, policy, "tanh", f"{task}_"), f"{task}_head"
+        if task == "depth":
+            if config.depth_relu:
+                x = Activation("relu", dtype=policy, name="depth_project_relu")(x)
+            ends = config.min_depth, config.max_depth, config.bins
+            head = layers.DepthBins(*ends, factor=1, least_share=config.min_depth, dtype=policy, name=name)
+        else:
+            outputs = 3 if task == "normals" else config.classes
+            head = Dense(outputs, dtype=float32_or_better(policy, name), name=name)
+        found[task] = head(x)
+    return found if len(found) > 1 else found[config.tasks[0]]
 
 
 def linear_depth(config: LinearDepthConfig, backbone: VisionTransformer, policy: Any) -> Any:
@@ -163,13 +188,15 @@ def _maps(config: DepthConfig, backbone: VisionTransformer, policy: Any, with_cl
 
 @keras.saving.register_keras_serializable(package="keras_vit")
 class DPT(DenseModel):
-    """Depth estimation by DPT's head on a Vision Transformer, as in Depth Anything V1 and V2 and DINOv2.
+    """Depth estimation by DPT's head on a Vision Transformer, as in Depth Anything V1 to 3 and DINOv2.
 
     It takes images and returns depth `(batch, height, width)`, float32 or better. Depth Anything: of the image's
-    height and width. DINOv2: `32 * ceil(n / 2)` pixels for a side of `n` patches. For pictures of any size, use
-    `keras_vit.depth.estimate`. Made from a `DPTConfig`; other arguments and errors are as in `VisionTransformer`.
+    height and width. DINOv2: `32 * ceil(n / 2)` pixels for a side of `n` patches. Depth Anything 3: a dict of `depth`,
+    larger where farther, and `sky`, a score of at least 0; the sky has its own depth in `keras_vit.depth.estimate`,
+    which takes pictures of any size. Made from a `DPTConfig`; other arguments and errors are as in `VisionTransformer`.
 
-    Source: DPT (arXiv 2103.13413), `depth_anything_v2/dpt.py` of Depth Anything V2, `dpt_head.py` of DINOv2.
+    Source: DPT (arXiv 2103.13413), `depth_anything_v2/dpt.py` of Depth Anything V2, `model/dpt.py` of Depth Anything 3,
+    `dpt_head.py` of DINOv2.
 
     Examples:
         >>> dpt = keras_vit.DPT(keras_vit.models.DPTConfig(backbone=backbone, blocks=(0, 1, 2, 3)))
@@ -180,6 +207,29 @@ class DPT(DenseModel):
     config_type = DPTConfig
     default_name = "dpt"
     outputs_of = staticmethod(dpt)
+
+
+@keras.saving.register_keras_serializable(package="keras_vit")
+class MultiTaskDPT(DenseModel):
+    """Depth, surface normals and classes of each pixel by DPT heads on one Vision Transformer, as in TIPS 2.
+
+    It takes images and returns maps of `16 * ceil(n / 2)` pixels for a side of `n` patches, float32 or better: depth in
+    metres `(batch, rows, columns)`, normals `(batch, rows, columns, 3)` of any length, logits of classes
+    `(batch, rows, columns, classes)`; of several tasks a dict with the keys `depth`, `normals` and `segmentation`. For
+    pictures of any size, use `depth.estimate`, `depth.normals` and `segmentation.segment`. Made from a
+    `MultiTaskDPTConfig`; other arguments and errors are as in `VisionTransformer`.
+
+    Source: `pytorch/decoders.py` of TIPS, transformers' `models/tipsv2_dpt`.
+
+    Examples:
+        >>> config = keras_vit.models.MultiTaskDPTConfig(backbone=backbone, blocks=(0, 1, 2, 3), tasks=("normals",))
+        >>> tuple(keras_vit.MultiTaskDPT(config)(small_images).shape)
+        (4, 16, 16, 3)
+    """
+
+    config_type = MultiTaskDPTConfig
+    default_name = "multi_task_dpt"
+    outputs_of = staticmethod(multi_task_dpt)
 
 
 @keras.saving.register_keras_serializable(package="keras_vit")

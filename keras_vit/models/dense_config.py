@@ -251,8 +251,9 @@ class AnomalyConfig(DenseConfig):
 
 # Depth
 
+DPT_TASKS = ("depth", "normals", "segmentation")  # of a `MultiTaskDPT`
 # How pictures are brought to a model, and depth back to the picture's size: by name in `keras_vit.depth`.
-_PICTURES = ("depth_anything", "depth_anything_transformers", "dinov2")
+_PICTURES = ("depth_anything", "depth_anything_transformers", "depth_anything_3", "dinov2", "tips", "tips_transformers")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -293,35 +294,82 @@ class DPTConfig(DepthConfig):
         blocks: Numbers of the blocks whose tokens are read, from 0, ending with the last block.
         min_depth: The least depth in metres.
         max_depth: The largest depth in metres; 1 if depth has no unit.
-        metric: Whether depth is in metres; otherwise it is inverse depth, up to scale and shift.
-        pictures: Preprocessing: as `"depth_anything"` (its authors), `"depth_anything_transformers"` or `"dinov2"`.
-        picture_size: Approximate height and width in pixels that pictures are resized to; not used by `"dinov2"`.
-        design: `"depth_anything"`: the output has as many pixels as the image. `"dinov2"`: the class token is read as
-            well, and the output has 32 pixels for two patches.
+        metric: Whether depth is in metres; otherwise it is inverse depth, up to scale and shift. Depth Anything 3:
+            whether depth becomes metres with the focal length; otherwise it is depth up to scale.
+        pictures: Preprocessing: as `"depth_anything"` (its authors), `"depth_anything_transformers"`,
+            `"depth_anything_3"`, `"dinov2"`, `"tips"` (its authors) or `"tips_transformers"`.
+        picture_size: Approximate height and width in pixels that pictures are resized to, for `"depth_anything_3"` of
+            the longer side; not used by `"dinov2"`.
+        design: `"depth_anything"`: the output has as many pixels as the image. `"depth_anything_3"`: the same with a
+            map of the sky. `"dinov2"`: the class token is read as well, and the output has 32 pixels for two patches.
         widths: Channels of the four maps, the shallowest first.
         fusion_width: Channels of the fused maps; even.
         head_width: Channels before the last convolution.
 
-    With `"depth_anything"`, metres are a sigmoid times `max_depth`, and inverse depth is a ReLU.
+    With `"depth_anything"`, metres are a sigmoid times `max_depth`, and inverse depth is a ReLU. With
+    `"depth_anything_3"` depth is an exponential, without `min_depth` and `max_depth`.
 
     Examples:
         >>> keras_vit.models.DPTConfig(backbone=backbone, blocks=(0, 1, 2, 3), max_depth=1.0, metric=False).metric
         False
     """
 
-    design: Annotated[str, OneOf(("depth_anything", "dinov2"))] = "depth_anything"
+    design: Annotated[str, OneOf(("depth_anything", "depth_anything_3", "dinov2"))] = "depth_anything"
     widths: Annotated[tuple[int, ...], Several(Whole(1), 4)] = (48, 96, 192, 384)
     fusion_width: Positive = 64
     head_width: Positive = 32
 
     model: ClassVar[str] = "DPT"
     reads_class_token = property(lambda self: self.design == "dinov2")
+    needs_focal = property(lambda self: self.design == "depth_anything_3" and self.metric)
 
     def _check_together(self) -> None:
         super()._check_together()
         Several(Whole(0), 4)("blocks", self.blocks)
         if self.fusion_width % 2:
             raise ValueError(f"fusion_width must be even, but {self.fusion_width} was given.")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MultiTaskDPTConfig(DepthConfig):
+    """The configuration of a `MultiTaskDPT` (TIPS 2).
+
+    Attributes:
+        tasks: What the heads predict, each once: `"depth"`, `"normals"`, `"segmentation"`.
+        classes: Number of classes of `"segmentation"`; None without that task.
+        class_names: Names of the classes, in order; None if they are unknown.
+        bins: Number of depths between `min_depth` and `max_depth` that are weighted.
+        depth_relu: Whether a ReLU precedes the scores of depths (transformers; in the authors' code there is none).
+            Other fields are as in `DPTConfig`.
+
+    Examples:
+        >>> keras_vit.models.MultiTaskDPTConfig(backbone=backbone, blocks=(0, 1, 2, 3), tasks=("depth",)).bins
+        256
+    """
+
+    tasks: Annotated[tuple[str, ...], Several(OneOf(DPT_TASKS))]
+    classes: Positive | None = None
+    class_names: tuple[str, ...] | None = None
+    bins: Annotated[int, Whole(2)] = 256
+    depth_relu: bool = True
+    pictures: Annotated[str, OneOf(_PICTURES)] = "tips"
+    picture_size: Pair = (448, 448)
+    widths: Annotated[tuple[int, ...], Several(Whole(1), 4)] = (48, 96, 192, 384)
+    fusion_width: Positive = 64
+
+    model: ClassVar[str] = "MultiTaskDPT"
+    SETTINGS: ClassVar[tuple[str, ...]] = (*DepthConfig.SETTINGS, "class_names", "depth_relu")
+
+    def _check_together(self) -> None:
+        super()._check_together()
+        Several(Whole(0), 4)("blocks", self.blocks)
+        if not self.tasks or len({*self.tasks}) < len(self.tasks):
+            raise ValueError(f"tasks must be one or several of {DPT_TASKS}, each once, but {self.tasks} was given.")
+        if (self.classes is None) == ("segmentation" in self.tasks):
+            raise ValueError(
+                f"classes must be given for the task 'segmentation' alone, not {self.classes} for {self.tasks}."
+            )
+        object.__setattr__(self, "class_names", check_class_names(self.class_names, self.classes, distinct=False)[0])
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

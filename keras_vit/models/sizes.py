@@ -13,6 +13,7 @@ from keras_vit.models.dense_config import (
     EoMTConfig,
     LinearDepthConfig,
     LinearSegmenterConfig,
+    MultiTaskDPTConfig,
 )
 from keras_vit.models.variants import variant_of
 
@@ -79,7 +80,11 @@ def describe(config: Any, weights: int) -> str:
     trunk = getattr(config, "backbone", config)
     height, width = config.image_size
     size = "any size" if config.dynamic else f"{height} px" if height == width else f"{height} x {width} px"
-    if isinstance(config, DepthConfig):
+    if isinstance(config, MultiTaskDPTConfig):
+        output = f"maps of {' and '.join(config.tasks)}"
+    elif isinstance(config, DepthConfig) and getattr(config, "needs_focal", False):
+        output = "metric depth by the focal length"
+    elif isinstance(config, DepthConfig):
         output = f"depth up to {config.max_depth:g} m" if config.metric else "relative depth"
     elif isinstance(config, EoMTConfig):
         output = f"{config.queries} masks of {config.classes:,} classes"
@@ -220,8 +225,19 @@ def _head_weights(config: Any) -> int:
         logits = 2 * width + (width + 1) * (config.embedding + 2) + config.embedding * config.classes
         outputs = (4, 1) if config.objectness else (4,)
         return logits + sum((width + 1) * (2 * width + count) for count in outputs)
-    fused, has_token = config.fusion_width, config.design == "dinov2"
-    total = 0
+    if isinstance(config, MultiTaskDPTConfig):
+        outputs = {"depth": config.bins, "normals": 3, "segmentation": config.classes}
+        ends = sum((config.fusion_width + 1) * outputs[task] for task in config.tasks)
+        return len(config.tasks) * _fusion_weights(config, has_token=True) + ends
+    half, heads = config.fusion_width // 2, 2 if config.design == "depth_anything_3" else 1
+    ends = (9 * half + 1) * config.head_width + config.head_width + 1
+    first = (9 * config.fusion_width + 1) * half
+    return _fusion_weights(config, config.design == "dinov2") + first + heads * ends
+
+
+def _fusion_weights(config: Any, has_token: bool) -> int:
+    """Returns the number of weights of a DPT from the tokens of four blocks to one map."""
+    width, fused, total = config.backbone.width, config.fusion_width, 0
     if has_token:  # readouts, and the projection after the fusion
         total = 4 * (2 * width + 1) * width + (9 * fused + 1) * fused
     for channels, factor in zip(config.widths, REASSEMBLE_FACTORS, strict=True):
@@ -230,6 +246,4 @@ def _head_weights(config: Any) -> int:
             size = 3 if factor < 1 else int(factor)
             total += (size**2 * channels + 1) * channels
     convolution = 9 * fused**2 + (0 if has_token else fused)
-    total += 14 * convolution + 4 * (fused + 1) * fused  # the deepest map has one unit of two convolutions, others two
-    half = fused // 2
-    return total + (9 * fused + 1) * half + (9 * half + 1) * config.head_width + config.head_width + 1
+    return total + 14 * convolution + 4 * (fused + 1) * fused  # the deepest map has one unit of two, others two units

@@ -141,7 +141,8 @@ def _block(config: ViTConfig, i: int, policy: Any) -> keras.layers.Layer:
 
 
 def _layer_norm(config: ViTConfig, name: str, policy: Any) -> keras.layers.Layer:
-    return LayerNormalization(epsilon=config.layer_norm_epsilon, dtype=policy, name=name)
+    own = config.final_norm_epsilon if name == "encoder_norm" else None
+    return LayerNormalization(epsilon=own or config.layer_norm_epsilon, dtype=policy, name=name)
 
 
 def _pooled(config: ViTConfig, tokens: Any, policy: Any) -> Any:

@@ -26,6 +26,8 @@ OVERSHOOT = 128.0
 # Where a crop of the centre begins: from half of what is left over to whole pixels.
 CROP_ROUNDINGS: dict[str, Callable[[float], int]] = {"even": round, "floor": math.floor}
 
+# How pictures are squashed for the heads of TIPS 2, by `config.pictures`.
+TIPS_PICTURES = {"tips": "bilinear_pillow", "tips_transformers": "torchvision_bilinear"}
 DETECTOR_PICTURES = ("owlvit", "owlv2", "scenic")  # rules of `detector_pixels`
 _ORIENTATION = 0x0112  # the tag of EXIF; 1 is upright
 # Tags of TIFF, its first bytes, and how ImageJ, OME and tifffile note that pages are planes of one picture.

@@ -16,15 +16,15 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
-from keras_vit._arguments import check_choice, softmax, to_numpy
+from keras_vit._arguments import check_choice, listing, softmax, to_numpy
 from keras_vit._files import ending_of, replacing, write_npy
 from keras_vit._options import ABOVE_0, Positive, Several, Share, checked, option, refuse
 from keras_vit._pictures import safe_colours
 from keras_vit._processes import fill_up
 from keras_vit._terminal import PlainData
 from keras_vit.interpolation import neighbours, resized
-from keras_vit.models import EoMT, EoMTConfig, LinearSegmenter, LinearSegmenterConfig
-from keras_vit.preprocessing.images import centre_margins, read_picture
+from keras_vit.models import EoMT, EoMTConfig, LinearSegmenter, LinearSegmenterConfig, MultiTaskDPT
+from keras_vit.preprocessing.images import TIPS_PICTURES, centre_margins, read_picture
 
 Size = tuple[int, int]
 INSIDE = 0.5  # the probability from which a pixel lies in a mask
@@ -131,7 +131,7 @@ def check_classes(name: str, given: Any, classes: int) -> list[int]:
 
 @checked
 def segment(
-    model: EoMT | LinearSegmenter,
+    model: EoMT | LinearSegmenter | MultiTaskDPT,
     picture: Any,
     *,
     task: Literal["semantic", "panoptic", "instance"] | None = None,
@@ -147,11 +147,12 @@ def segment(
     Source: EoMT's `training/lightning_module.py`, transformers' `EomtImageProcessor`, mmsegmentation as DINOv2 uses it.
 
     Args:
-        model: A segmentation model, an `EoMT` or a `LinearSegmenter`, such as `keras_vit.load` returns.
+        model: A segmentation model, an `EoMT`, a `LinearSegmenter` or a `MultiTaskDPT` with classes (TIPS 2), such as
+            `keras_vit.load` returns.
         picture: A path, a binary file object, a PIL image, or an array or tensor `(height, width, channels)` of 0..255.
         task: `"semantic"`: a class for each pixel; `"panoptic"`: also which thing it is; `"instance"`: things alone,
-            which may overlap. None for the one that the model's file says, else `"panoptic"`. A linear head knows
-            `"semantic"` only.
+            which may overlap. None for the one that the model's file says, else `"panoptic"`. Heads without
+            queries know `"semantic"` only.
         stuff_classes: Numbers of the classes of which there are no single things, such as sky: with `"panoptic"` all of
             one class are one segment. Authors' figures on COCO are with 80 to 132.
         threshold: Scores, in 0..1, below which a query is not a segment. None: the publisher's, 0.8; not for
@@ -175,14 +176,16 @@ def segment(
         >>> result.map.shape == keras_vit.load_image("photo.jpg").shape[:2]
         True
     """
-    config, linear = model.config, isinstance(model, LinearSegmenter)
+    config, kind = model.config, model.config.model
+    if not config.classes:
+        raise ValueError(f"{model.name} predicts {listing(config.tasks)}, but no classes. Load the head for them.")
     if task is None:
-        task = getattr(config, "task", None) or ("semantic" if linear else "panoptic")
-    if linear:
+        task = getattr(config, "task", None) or ("panoptic" if kind == "EoMT" else "semantic")
+    if kind != "EoMT":
         check_choice("task", task, ("semantic",))
     stuff = check_classes("stuff_classes", stuff_classes, config.classes)
     given = {"threshold": threshold, "overlap": overlap, "stuff_classes": stuff, "scales": tuple(scales), "flip": flip}
-    refuse(_OF_TASKS, given, {"task": task, "model": "LinearSegmenter" if linear else "EoMT"})
+    refuse(_OF_TASKS, given, {"task": task, "model": kind})
     threshold = THRESHOLD if threshold is None else threshold
     side = getattr(config, "short_side", 1)
     if not scales or min(scales) * side < 1:
@@ -192,8 +195,10 @@ def segment(
     if max(height, width) > LONGEST * min(height, width):
         found = f"but it has {height} x {width} pixels. Crop it."
         raise ValueError(f"The longer side of picture must be at most {LONGEST} times the shorter one, {found}")
-    if linear:
+    if isinstance(model, LinearSegmenter):
         return segment_patches(model, pixels, scales, flip, batch_size)
+    if isinstance(model, MultiTaskDPT):
+        return segment_whole(model, pixels)
     return segment_with_queries(model, pixels, task, stuff, threshold, overlap, batch_size)
 
 
@@ -418,6 +423,16 @@ def _stretched_to_patches(crops: np.ndarray, config: LinearSegmenterConfig) -> n
 
 def _shares(rows: Rows) -> Rows:
     return lambda start, stop: softmax(rows(start, stop))
+
+
+def segment_whole(model: MultiTaskDPT, pixels: np.ndarray) -> Segmentation:
+    """Returns the class of each pixel of a picture that a TIPS 2 sees whole, squashed to its size."""
+    config = model.config
+    images = resized(pixels, config.picture_size, TIPS_PICTURES[config.pictures])[None]
+    found = model.predict_on_batch(config.backbone.pipeline.normalized(images))
+    logits = (found["segmentation"] if isinstance(found, dict) else found)[0].astype("float32")
+    classes = largest(rows_of(logits), logits.shape[:2], pixels.shape[:2], config.classes)
+    return semantic(classes, config.class_names)
 
 
 # With an EoMT

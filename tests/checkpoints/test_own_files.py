@@ -18,7 +18,7 @@ from keras_vit.models import (
     LinearSegmenterConfig,
     count_weights,
 )
-from tests.small_models import model_of
+from tests.small_models import model_of, small_multi_task_config
 
 pytestmark = pytest.mark.once
 
@@ -32,6 +32,7 @@ CONFIGS = {
     "DPT": DPTConfig(backbone=VIT, blocks=(0, 1, 2, 3), widths=(8,) * 4, fusion_width=8, head_width=4, design="dinov2"),
     "LinearDepth": LinearDepthConfig(backbone=VIT.replace(final_norm="none"), blocks=(3,), bins=7, max_depth=80.0),
     "AnomalyDetector": AnomalyConfig(backbone=VIT, bank_size=5, picture_size=16, good_scores=(0.1, 0.3), threshold=0.3),
+    "MultiTaskDPT": small_multi_task_config(class_names=tuple("abc")),
     "Detector": DetectorConfig(backbone=VIT, classes=2, class_names=("a", "b"), embedding=8, objectness=True),
 }
 TEXT = TextConfig(vocabulary=10, context=4, width=8, depth=2, heads=2, mlp_width=12)
@@ -43,6 +44,7 @@ STRANGE = {
     "LinearSegmenter": [{"classes": 10**9}, TABLES],
     "DPT": [{"widths": [30_000] * 4}, {"widths": [8, 8, 8, 10**9]}, {"fusion_width": 10**5}, {"head_width": 10**8}],
     "LinearDepth": [{"bins": 10**9}],
+    "MultiTaskDPT": [{"bins": 10**9}, {"classes": 10**9, "class_names": None}, {"widths": [30_000] * 4}],
     "Detector": [{"classes": 10**9, "class_names": None}, {"embedding": 10**9}],
     "AnomalyDetector": [{"bank_size": 10**9}],
     "TextEncoder": [{"vocabulary": 10**9}, {"depth": 10**9}, {"context": 10**9, "position_embedding": "sincos"}],
@@ -175,6 +177,7 @@ def test_the_size_of_the_whole_model_is_known_before_it_is_built(files, kind):
         "Detector": {"objectness": False},
         "AnomalyDetector": {"bank_size": 7},
         "TextEncoder": {"position_embedding": "sincos"},
+        "MultiTaskDPT": {"tasks": ("normals", "depth"), "classes": None, "class_names": None},
     }
     other = config.replace(**deeper.get(kind, {"blocks": (0, 3)}))
     assert count_weights(other) == getattr(keras_vit.models, kind)(other).count_params()

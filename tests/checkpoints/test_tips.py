@@ -119,7 +119,6 @@ def test_there_and_back(tmp_path, layout, fields, more):
 @pytest.mark.parametrize(
     ("metadata", "message"),
     [
-        ({"model_type": "tipsv2_dpt"}, "a TIPS with dense heads, which is not supported"),
         ({"model_type": "tipsv2_text_model"}, "one of \\['tipsv2', 'tipsv2_vision_model'\\]"),
         ({"vision_config": {"hidden_act": "gelu_new"}}, "hidden_act in config.json must be 'gelu'"),
         ({"vision_config": {"hidden_size": 64}}, "for these arrays"),

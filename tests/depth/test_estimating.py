@@ -83,7 +83,7 @@ def test_what_is_no_picture(model):
 @pytest.mark.nightly_elsewhere
 def test_what_is_no_depth_model(model):
     for wrong in (None, "model.keras", keras_vit.VisionTransformer(BACKBONE)):
-        with pytest.raises(TypeError, match="model must be a DPT or a LinearDepth"):
+        with pytest.raises(TypeError, match="model must be a DPT or a LinearDepth or a MultiTaskDPT"):
             depth.estimate(wrong, PICTURE)
     fixed = model.with_config(image_size=28)
     with pytest.raises(ValueError, match="needs images of 28 x 28 pixels"):
@@ -102,7 +102,7 @@ def test_a_plot_has_the_picture_and_a_scale(model, tmp_path):
     assert (tmp_path / "depth.png").stat().st_size > 1000
     with pytest.raises(ValueError, match="30 x 45 pixels, but it has 29 x 45"):
         depth.plot(result, PICTURE[1:])
-    with pytest.raises(TypeError, match="result must be a Depth, but ndarray"):
+    with pytest.raises(TypeError, match="result must be a Depth or a Normals, but ndarray"):
         depth.plot(result.depth, PICTURE)
 
 

@@ -11,6 +11,7 @@ from keras_vit.export import FORMATS, export
 from tests.export.tiny import fake_export, skip_without
 from tests.models import test_dense_options
 from tests.small_models import (
+    model_of,
     small_bit,
     small_depth_model,
     small_detector,
@@ -26,6 +27,8 @@ KINDS = {
     "linear": (small_linear_segmenter, "logits"),
     "detector": (small_detector, "boxes, logits, objectness"),
     "DPT": (functools.partial(small_depth_model, max_depth=1.0, metric=False), "depth"),
+    "sky": (lambda: model_of(test_dense_options.KINDS["Depth Anything 3"]), "depth, sky"),
+    "tips": (lambda: model_of(test_dense_options.KINDS["MultiTaskDPT"]), "depth, normals, segmentation"),
     "BiT": (functools.partial(small_bit, dynamic=True), "logits"),
     "extractor": (lambda: feature_extractor(small_vit(), ["block_-1", "stem"], "map"), "block_-1, stem"),
 }
@@ -33,6 +36,8 @@ KINDS = {
 TRIED = [
     ("torch", "EoMT", "torch"), ("tensorflow", "linear", "litert"), ("jax", "DPT", "stablehlo"),
     ("tensorflow", "detector", "onnx"), ("tensorflow", "detector", "openvino"), ("tensorflow", "detector", "litert"),
+    ("tensorflow", "sky", "onnx"), ("tensorflow", "sky", "openvino"), ("tensorflow", "tips", "litert"),
+    *(pytest.param(*of, marks=pytest.mark.nightly) for of in (("torch", "sky", "torch"), ("jax", "tips", "stablehlo"))),
     ("tensorflow", "extractor", "saved_model"), ("jax", "extractor", "stablehlo"),
     pytest.param("torch", "BiT", "torch", marks=pytest.mark.nightly),
 ]  # fmt: skip
@@ -48,7 +53,9 @@ def test_a_file_answers_as_its_model(tmp_path, backend, of, kind, format):
     batch_size = "any" if kind == "extractor" else None
     report = export(KINDS[kind][0](), path, format, batch_size=batch_size, uint8_input=True, measure=False)
     # The order of sums; the depth of random weights reaches 70.
-    assert report.output == KINDS[kind][1] and report.max_abs_error < (1e-4 if kind == "DPT" else SAME_FUNCTION)
+    assert report.output == KINDS[kind][1] and report.max_abs_error < (
+        1e-4 if kind in ("DPT", "sky") else SAME_FUNCTION
+    )
     assert (report.top1_agreement is not None) == (kind in ("linear", "BiT"))
 
 

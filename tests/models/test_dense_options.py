@@ -17,6 +17,8 @@ KINDS = {
     "LinearSegmenter": small.small_linear_segmenter_config(blocks=(0, 1)),
     "DPT": small.small_depth_model_config(),
     "LinearDepth": small.small_linear_depth_config(),
+    "MultiTaskDPT": small.small_multi_task_config(),
+    "Depth Anything 3": small.small_depth_model_config(design="depth_anything_3", metric=False, max_depth=1.0),
 }
 # How far answers may be off, in parts of their range. Adapters and freezing: the order of sums. int8 rounds weights and
 # what they are multiplied with by 1/254 of the largest, float16 and bfloat16 round by 2**-11 and 2**-8, all in some

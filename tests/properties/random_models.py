@@ -51,6 +51,13 @@ def _dense(backbone):
         "EoMT": keras_vit.models.EoMTConfig(backbone=backbone, classes=3, queries=4, query_blocks=1, upscale_blocks=1),
         "LinearSegmenter": keras_vit.models.LinearSegmenterConfig(backbone=backbone, classes=3, blocks=(0, 1)),
         "DPT": keras_vit.models.DPTConfig(backbone=four, blocks=(0, 1, 2, 3), **_MAPS),
+        "MultiTaskDPT": keras_vit.models.MultiTaskDPTConfig(
+            backbone=four.replace(class_token=True, pooling="none"),
+            blocks=(0, 1, 2, 3),
+            tasks=("normals",),
+            widths=(4, 4, 4, 4),
+            fusion_width=4,
+        ),
         "LinearDepth": keras_vit.models.LinearDepthConfig(
             backbone=backbone.replace(class_token=True, pooling="none"), blocks=(1,), bins=5
         ),
@@ -70,6 +77,7 @@ VALUES = {
     **{"width": [16, 24, 32], "depth": [1, 2, 3], "heads": [1, 2, 4], "mlp_width": [5, 12], "channels": [1, 3, 4]},
     **{"stem_stages": [None, (), (1,), (1, 1)], "stem_width": [32, 64], "register_tokens": [0, 1, 3]},
     **{"tokens_mlp_width": [None, 5], "layer_scale": [None, 0.0, 0.5], "layer_norm_epsilon": [1e-6, 1e-5, 0.1]},
+    **{"final_norm_epsilon": [None, 1e-6, 0.1], "tasks": [("depth",), ("normals",), ("depth", "normals")]},
     **dict.fromkeys(("dropout", "attention_dropout", "patch_drop", "drop_path"), _RATE),
     **{"projection": [None, 6], "representation_size": [None, 7], "classes": [None, 2, 3]},
     **{"class_names": [None, ("a", "b"), ("a b", "b", "ü")], "classifier_activation": [None, "softmax", "sigmoid"]},
@@ -81,7 +89,12 @@ VALUES = {
     **{"queries": [1, 4], "query_blocks": [1, 2], "upscale_blocks": [0, 1, 2], "task": [None, "panoptic", "instance"]},
     **{"activation": ["exact", "silu", "relu"], "short_side": [8, 30], "blocks": [(1,), (0, 1), (0, 1, 2, 3)]},
     "pictures": ["eomt_transformers", "dinov2", "dinov3", "depth_anything", "depth_anything_transformers"],
-    **{"min_depth": [0.0, 0.1], "max_depth": [1.0, 80.0], "bins": [2, 5], "design": ["depth_anything", "dinov2"]},
+    **{
+        "min_depth": [0.0, 0.1],
+        "max_depth": [1.0, 80.0],
+        "bins": [2, 5],
+        "design": ["depth_anything", "depth_anything_3", "dinov2"],
+    },
     **{"pooling_heads": [None, 1, 2], "pooling_mlp_width": [None, 5], "pad_id": [None, 0]},
     **{"widths": [(4, 4, 4, 4), (2, 3, 4, 5)], "fusion_width": [4, 6], "head_width": [3, 4]},
 }

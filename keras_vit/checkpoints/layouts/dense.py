@@ -24,7 +24,7 @@ from keras_vit.models.dense_config import WITHOUT_TOP
 from keras_vit.preprocessing import LABEL_SETS, label_set
 
 
-def _with_head(
+def with_head(
     backbone: Plan,
     config: Any,
     rows: Callable[[Any], list[Row]],
@@ -65,11 +65,21 @@ def _check_fits(reads: int, *known: int) -> None:
         raise ValueError(f"The head reads {reads} numbers per patch, but this backbone has {wanted}. Pass its own.")
 
 
-def _without_top(backbone: Plan) -> ViTConfig:
+def without_top(backbone: Plan) -> ViTConfig:
     """Returns the config of a backbone without pooling and head, for pictures of any size."""
     if not isinstance(backbone.stored, ViTConfig):
         raise ValueError(f"The backbone must be a Vision Transformer, but is a {backbone.stored.model}.")
     return backbone.stored.replace(**WITHOUT_TOP, dynamic=True)
+
+
+def with_start(plan: Plan, start: str) -> Plan:
+    """Returns the plan of a backbone in a file where `start` stands before its names."""
+    inner = plan.layout
+    return dataclasses.replace(
+        plan,
+        arrays={f"{start}{name}": array for name, array in plan.arrays.items()},
+        layout=dataclasses.replace(inner, rows=lambda vit: prefixed(start, inner.rows(vit))),
+    )
 
 
 # Linear heads for segmentation, of DINOv2 and DINOv3
@@ -103,7 +113,7 @@ def plan_of_segmentation(file: Mapping[str, StoredArray], sidecars: Sidecars) ->
         if not timm.recognise(inside, known):
             raise ValueError("The file is a head. Use load(backbone, head=...), or put both files in one folder.")
         backbone = with_grid(timm.plan(inside, known), sidecars.grid_size, sidecars.name)
-    vit = _without_top(backbone)
+    vit = without_top(backbone)
     classes, into, *_ = shape_of(arrays, f"{matrix}.weight", 4)
     blocks = into // vit.width
     fields: Fields = {"pictures": kind}
@@ -124,7 +134,7 @@ def plan_of_segmentation(file: Mapping[str, StoredArray], sidecars: Sidecars) ->
     counter = f"{norm}.num_batches_tracked"
     unused = [arrays.pop(counter).name] if counter in arrays else []
     rows = functools.partial(_segmentation_rows, matrix=matrix, norm=norm)
-    return _with_head(backbone, stored, rows, arrays, "linear segmentation", unused)
+    return with_head(backbone, stored, rows, arrays, "linear segmentation", unused)
 
 
 _IS_LINEAR = having(*(f"{matrix}.weight" for matrix, _ in HEADS.values()))
@@ -174,6 +184,14 @@ DPT_NAMES: dict[str, dict[str, str]] = {
         **{f"depth_head/conv{n}": f"{_DECODER}conv_depth.head.{2 * (n - 1)}" for n in (1, 2, 3)},
     },
 }
+# The authors' names of Depth Anything 3: V2's with another beginning, and a second end for the sky.
+_DA3, _DA3_MODELS = "depth_anything_3", {"da3mono-large": False, "da3metric-large": True}  # whether it is metric
+DPT_NAMES[_DA3] = {path: name.replace("depth_head.", "model.head.") for path, name in DPT_NAMES["authors"].items()}
+DPT_NAMES[_DA3]["backbone"] = "model.backbone.pretrained."
+DPT_NAMES[_DA3] |= {f"depth_head/sky_conv{n}": f"model.head.scratch.sky_output_conv2.{2 * n - 4}" for n in (2, 3)}
+# Of its backbone: DINOv2's positions, though it has no mask token, by which DINOv2's files are known; and PyTorch's
+# default of the last normalisation, unlike in the blocks.
+_OF_DA3: Fields = {"interpolation": "bicubic_offset", "final_norm_epsilon": 1e-5}
 _FIRST = {kind: f"{names['reassemble_{i}/projection']}.weight".format(i=0) for kind, names in DPT_NAMES.items()}
 LINEAR_ANCHOR = "decode_head.conv_depth.weight"
 # The blocks that are read, by how many there are (0: the last one).
@@ -194,8 +212,9 @@ def _linear_depth_rows(config: LinearDepthConfig) -> list[Row]:
     return _convolution(LINEAR_ANCHOR.removesuffix(".weight"), "depth_bins/scores", config.bins, into, 1)
 
 
-def _dpt_rows(config: DPTConfig, names: Mapping[str, str]) -> list[Row]:
-    width, fused, is_dinov2 = config.backbone.width, config.fusion_width, config.design == "dinov2"
+def fused_rows(config: Any, names: Mapping[str, str], reads_token: bool, is_whole: bool = False) -> list[Row]:
+    """Returns the rows of a DPT up to its last map; `is_whole`: with the deepest unit, which is unused."""
+    width, fused = config.backbone.width, config.fusion_width
     rows: list[Row] = []
 
     def add(path: str, out: int, into: int, size: int, bias: bool = True, computes: bool = True, **at: int) -> None:
@@ -203,7 +222,7 @@ def _dpt_rows(config: DPTConfig, names: Mapping[str, str]) -> list[Row]:
         rows.extend(found if computes else [dataclasses.replace(row, path=None) for row in found])
 
     for i, channels in enumerate(config.widths):
-        if is_dinov2:
+        if reads_token:
             path = "reassemble_{i}/readout_projection"
             rows += linear(names[path].format(i=i), path.format(i=i), width, 2 * width)
         add("reassemble_{i}/projection", channels, width, 1, i=i)
@@ -212,16 +231,38 @@ def _dpt_rows(config: DPTConfig, names: Mapping[str, str]) -> list[Row]:
             add("reassemble_{i}/resized", channels, channels, int(factor) if factor > 1 else 3, i=i)
         add("neck_{i}", fused, channels, 3, bias=False, i=i, j=i + 1)
         for n, m in ((1, 1), (1, 2), (2, 1), (2, 2)):
-            used = i > 0 or n == 2  # the first unit of the deepest fusion computes nothing, but others hold it
-            if used or not is_dinov2:
-                add("fusion_{i}/unit{n}/conv{m}", fused, fused, 3, not is_dinov2, used, i=i, r=4 - i, n=n, m=m)
+            used = i > 0 or n == 2
+            if used or is_whole:
+                add("fusion_{i}/unit{n}/conv{m}", fused, fused, 3, not reads_token, used, i=i, r=4 - i, n=n, m=m)
         add("fusion_{i}/projection", fused, fused, 1, i=i, r=4 - i)
-    if is_dinov2:
+    if reads_token:
         add("project", fused, fused, 3)
-    add("depth_head/conv1", fused // 2, fused, 3)
-    add("depth_head/conv2", config.head_width, fused // 2, 3)
-    add("depth_head/conv3", 1, config.head_width, 1)
     return rows
+
+
+def _dpt_rows(config: DPTConfig, names: Mapping[str, str]) -> list[Row]:
+    rows, half = (
+        fused_rows(config, names, config.design == "dinov2", config.design == "depth_anything"),
+        config.fusion_width // 2,
+    )
+    sizes = {
+        "conv1": (half, config.fusion_width, 3),
+        "conv2": (config.head_width, half, 3),
+        "conv3": (1, config.head_width, 1),
+    }
+    sizes |= {f"sky_{name}": sizes[name] for name in ("conv2", "conv3") if config.design == _DA3}
+    for name, size in sizes.items():
+        rows += _convolution(names[f"depth_head/{name}"], f"depth_head/{name}", *size)
+    return rows
+
+
+def blocks_of(depth: int, known: Mapping[int, tuple[int, ...]]) -> tuple[tuple[int, ...], list[Notice]]:
+    """Returns the blocks that a head reads, by how many there are, and a warning where they are not known."""
+    if depth in known:
+        return known[depth], []
+    blocks = tuple(depth * n // 4 - 1 for n in (1, 2, 3, 4))
+    text = f"the blocks that the head reads are unknown for {depth} blocks, {blocks} are assumed"
+    return blocks, [Notice(text, "blocks", "assumed")]
 
 
 def _depth_config(
@@ -239,6 +280,15 @@ def _depth_config(
         pictures = sidecars.preprocessor or {}
         means = jsons.means_in(pictures.get("image_mean"), pictures.get("image_std"))
         fields |= _fields_of_metadata(sidecars.config, pictures) | {"backbone": vit.replace(**means)}
+    elif kind == _DA3:
+        if sidecars.max_depth is not None:
+            raise ValueError(f"Depth Anything 3 has no largest depth: leave max_depth={sidecars.max_depth!r} out.")
+        name = sidecars.config.get("model_name")
+        metric = _DA3_MODELS[jsons.value_in({"model_name": name or "da3mono-large"}, "model_name", _DA3_MODELS)]
+        fields |= {"backbone": vit.replace(**_OF_DA3), "pictures": _DA3, "metric": metric}
+        fields |= {"max_depth": 1.0, "picture_size": (504, 504)}
+        text = "without a config.json that names the model, depth without a unit is assumed (da3mono-large)"
+        warnings = [] if name else [Notice(text, "metric", "assumed")]
     else:
         reach, warnings = _range(is_dinov2, sidecars)
         fields |= reach
@@ -248,18 +298,15 @@ def _depth_config(
         if into == 2 * vit.width:  # it reads the last block alone
             return LinearDepthConfig(**fields, blocks=(vit.depth - 1,)), warnings
     if not is_hub:
-        fields["blocks"] = BLOCKS.get(vit.depth)
-        if fields["blocks"] is None:
-            fields["blocks"] = tuple(vit.depth * n // 4 - 1 for n in (1, 2, 3, 4))
-            text = f"the blocks that the head reads are unknown for {vit.depth} blocks, {fields['blocks']} are assumed"
-            warnings = [*warnings, Notice(text, "blocks", "assumed")]
+        fields["blocks"], assumed = blocks_of(vit.depth, BLOCKS)
+        warnings = [*warnings, *assumed]
     if kind == "linear":
         return LinearDepthConfig(**fields), warnings
     names = DPT_NAMES[kind]
     shapes = [shape_of(arrays, f"{names['reassemble_{i}/projection']}.weight".format(i=i), 4) for i in range(4)]
     _check_fits(shapes[0][1], vit.width)
     fields |= {
-        "design": "dinov2" if is_dinov2 else "depth_anything",
+        "design": kind if kind in ("dinov2", _DA3) else "depth_anything",
         "widths": tuple(shape[0] for shape in shapes),
         "fusion_width": shape_of(arrays, f"{names['neck_{i}']}.weight".format(i=0, j=1), 4)[0],
         "head_width": shape_of(arrays, f"{names['depth_head/conv2']}.weight", 4)[0],
@@ -279,9 +326,9 @@ def plan_of_depth(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
     else:
         backbone = sidecars.backbone
     arrays = {name: array for name, array in file.items() if not name.startswith(start)}
-    stored, warnings = _depth_config(arrays, kind, sidecars, _without_top(backbone))
+    stored, warnings = _depth_config(arrays, kind, sidecars, without_top(backbone))
     rows = _linear_depth_rows if kind == "linear" else functools.partial(_dpt_rows, names=DPT_NAMES[kind])
-    made = _with_head(backbone, stored, rows, arrays, f"depth, {kind}")
+    made = with_head(backbone, stored, rows, arrays, f"depth, {kind}")
     return dataclasses.replace(made, warnings=[*made.warnings, *warnings])
 
 
@@ -301,13 +348,7 @@ def _backbone(arrays: dict[str, StoredArray], sidecars: Sidecars, start: str, is
         known = dataclasses.replace(known, config={"architecture": "vit_base_patch14_dinov2"})
     if not layout.recognise(arrays, known):
         raise ValueError("The file has no supported backbone. If it is only a head, use load(backbone, head=file).")
-    found = with_grid(layout.plan(arrays, known), sidecars.grid_size, sidecars.name)
-    inner = found.layout
-    return dataclasses.replace(
-        found,
-        arrays={f"{start}{name}": array for name, array in found.arrays.items()},
-        layout=dataclasses.replace(inner, rows=lambda vit: prefixed(start, inner.rows(vit))),
-    )
+    return with_start(with_grid(layout.plan(arrays, known), sidecars.grid_size, sidecars.name), start)
 
 
 def _range(is_dinov2: bool, sidecars: Sidecars) -> tuple[Fields, list[Notice]]:
@@ -349,7 +390,16 @@ def _fields_of_metadata(config: Mapping[str, Any], pictures: Mapping[str, Any]) 
     more = {"resample": 3, "do_center_crop": False, "ensure_multiple_of": backbone.get("patch_size", 14)}
     read = ("size", "default_to_square", "image_mean", "image_std", "size_divisor")
     jsons.check_prepared(pictures, jsons.PREPARED | _PREPARED | more, read)
-    size = jsons.edges_in(pictures, "size", pictures.get("default_to_square") is False) or (518, 518)
+    return blocks_and_size(backbone, pictures, (518, 518)) | {
+        "metric": jsons.value_in(config, "depth_estimation_type", ["relative", "metric"]) == "metric",
+        "max_depth": jsons.number(config, "max_depth", 1.0) if config.get("max_depth") else 1.0,
+        "pictures": "depth_anything_transformers",
+    }
+
+
+def blocks_and_size(backbone: Mapping[str, Any], pictures: Mapping[str, Any], default: tuple[int, int]) -> Fields:
+    """Which blocks of a backbone a DPT of transformers reads, and the size of its pictures."""
+    size = jsons.edges_in(pictures, "size", pictures.get("default_to_square") is False) or default
     if isinstance(size, int):  # of the shorter edge
         raise jsons.unsupported_value("size", pictures["size"])
     # transformers counts blocks from 1.
@@ -357,13 +407,18 @@ def _fields_of_metadata(config: Mapping[str, Any], pictures: Mapping[str, Any]) 
     numbers = [str(stage).removeprefix("stage") for stage in stages] if isinstance(stages, list) else []
     if len(numbers) != 4 or not all(n.isdecimal() and int(n) for n in numbers):
         raise ValueError(f"out_indices in config.json must be four numbers of blocks, but is {printable(stages, 60)}.")
-    return {
-        "metric": jsons.value_in(config, "depth_estimation_type", ["relative", "metric"]) == "metric",
-        "max_depth": jsons.number(config, "max_depth", 1.0) if config.get("max_depth") else 1.0,
-        "pictures": "depth_anything_transformers",
-        "picture_size": size,
-        "blocks": tuple(int(n) - 1 for n in numbers),
-    }
+    return {"picture_size": size, "blocks": tuple(int(n) - 1 for n in numbers)}
+
+
+def written_backbone(config: Any) -> dict[str, Any]:
+    """Returns what config.json says of the backbone of a DPT and of its maps: `blocks_and_size` back."""
+    backbone = dict(huggingface.sidecars_of(config.backbone)["config.json"])
+    del backbone["architectures"]
+    stages = [block + 1 for block in config.blocks]
+    backbone |= {"out_indices": stages, "out_features": [f"stage{n}" for n in stages]}
+    backbone |= {"apply_layernorm": True, "reshape_hidden_states": False}
+    widths = {"neck_hidden_sizes": [*config.widths], "fusion_hidden_size": config.fusion_width}
+    return {"backbone_config": backbone, **widths, "dtype": "float32"}
 
 
 def _needs(config: DPTConfig) -> dict[str, tuple[Any, ...]]:
@@ -384,29 +439,32 @@ def _rewritten(config: DPTConfig, read: Callable[[str], Any]) -> tuple[DPTConfig
 
 def _depth_sidecars(config: DPTConfig) -> dict[str, dict[str, Any]]:
     vit = config.backbone
-    backbone = dict(huggingface.sidecars_of(vit)["config.json"])
-    del backbone["architectures"]
-    stages = [block + 1 for block in config.blocks]
-    backbone |= {"out_indices": stages, "out_features": [f"stage{n}" for n in stages]}
-    backbone |= {"apply_layernorm": True, "reshape_hidden_states": False}
     metadata = {
         "architectures": ["DepthAnythingForDepthEstimation"],
         "model_type": "depth_anything",
-        "backbone_config": backbone,
+        **written_backbone(config),
         "depth_estimation_type": "metric" if config.metric else "relative",
         "max_depth": int(config.max_depth),
-        "fusion_hidden_size": config.fusion_width,
         "head_hidden_size": config.head_width,
-        "neck_hidden_sizes": list(config.widths),
         "reassemble_hidden_size": vit.width,
         "patch_size": vit.patch_size[0],
-        "dtype": "float32",
         **_EXPECTED,
     }
     sizes = {"size": dict(zip(("height", "width"), config.picture_size, strict=True))}
     sizes["ensure_multiple_of"] = vit.patch_size[0]
     pictures = jsons.written_preprocessor("DPTImageProcessor", vit, 3, **_PREPARED, **sizes)
     return {"config.json": metadata, "preprocessor_config.json": pictures}
+
+
+def _da3_rows(config: DPTConfig) -> list[Row]:
+    names = DPT_NAMES[_DA3]
+    return prefixed(names["backbone"], timm.LAYOUT.rows(config.backbone)) + _dpt_rows(config, names)
+
+
+def _da3_sidecars(config: DPTConfig) -> dict[str, dict[str, Any]]:
+    return {
+        "config.json": {"model_name": next(name for name, metric in _DA3_MODELS.items() if metric == config.metric)}
+    }
 
 
 DEPTH = Layout("depth", recognise=having(LINEAR_ANCHOR, *_FIRST.values()), plan=plan_of_depth)
@@ -419,3 +477,5 @@ HUGGINGFACE = Layout(
     noted=("min_depth",),
     config_type=DPTConfig,
 )
+# What the authors' code loads by `from_pretrained`.
+DEPTH_ANYTHING_3 = Layout(f"depth, {_DA3}", _da3_rows, sidecars=_da3_sidecars, config_type=DPTConfig)
