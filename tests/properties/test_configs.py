@@ -94,7 +94,7 @@ def test_files_of_keras_hold_the_whole_model(config, chosen, ending):
 
 
 @given(configs())
-@examples(12)
+@examples(6)
 def test_a_safetensors_file_holds_any_config(config):
     """Also one that no layout of others has a place for, as 44 of 150 random ones."""
     model = made(config)
