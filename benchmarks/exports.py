@@ -15,6 +15,7 @@ import concurrent.futures
 import json
 import os
 import queue
+import re
 import statistics
 import subprocess
 import sys
@@ -36,6 +37,8 @@ MODELS = {"glyphs": None, "ViT-Ti/16": 224, "ViT-B/16": 224, "R26+ViT-S/32": 224
 HEAD = """# Exports
 
 This page compares [exported files](export/README.md) with their models: accuracy, size and speed.
+
+CONCLUSION
 
 `glyphs` is the small model that is installed with the package; the other models have random weights. Every file was run
 by its runtime in a new process. Measured by `python benchmarks/exports.py --jobs {jobs} --output docs/exports.md` on
@@ -201,6 +204,21 @@ def table(rows, page=""):
     return "\n".join([head, "|---|---|---|---|---|---|---|---|---|", *(lines[k] for k in order)]) + "\n"
 
 
+def conclusion(table):
+    """Returns what the rows of a table of float32 files say."""
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()[2:]]
+    rows = [row for row in rows if len(row) == 9 and row[3] == "float32"]
+    same = min((float(row[5].removesuffix("%")) for row in rows if row[5]), default=100.0)
+    times = {name: statistics.median(float(row[7]) for row in rows if row[2] == name) for _, _, name, *_ in rows}
+    fastest = ", ".join(f"{name} {times[name]:.2g}" for name in sorted(times, key=times.get))
+    return (
+        f"In float32, all {len(rows)} files return the outputs of the model: the largest error is "
+        f"{max(float(row[4]) for row in rows):.1e}, and\nthe top class is the same for {same:g} % of the images. "
+        f"Medians of the time, relative to the Keras model:\n{fastest}.\nSmaller precisions are "
+        "[below](#int8-for-litert)."
+    )
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--backends", nargs="+", default=list(BACKENDS), choices=BACKENDS)
@@ -226,7 +244,9 @@ def main():
     rows = []
     for measured in measure(options):  # what is measured is written at once: a later model may fail
         rows += measured
-        text = head + table(rows, old)
+        found = table(rows, old)
+        beginning = re.sub(r"CONCLUSION|^In float32, .*?\.(?=\n\n)", conclusion(found), head, flags=re.M | re.S)
+        text = beginning + found
         if options.json:
             Path(options.json).write_text(json.dumps(rows, indent=1), "utf-8")
         if options.output:

@@ -180,7 +180,10 @@ def plot_map(
                 axes.set_title(_plain(text), size=9, pad=3, color=MUTED)
         for column, row, text in labels:
             backdrop = {"facecolor": "white", "alpha": 0.8, "edgecolor": "none", "pad": 1.5}
-            style: dict[str, Any] = {"size": 8, "color": INK, "ha": "center", "va": "center", "bbox": backdrop}
+            down, across = row / shapes[0][0], column / shapes[0][1]  # names at an edge are moved inside
+            place = {"ha": "left" if across < 0.15 else "right" if across > 0.85 else "center"}
+            place["va"] = "top" if down < 0.05 else "bottom" if down > 0.95 else "center"
+            style: dict[str, Any] = {"size": 8, "color": INK, "bbox": backdrop, **place}
             figure.axes[0].text(column, row, _plain(text), **style, clip_on=True)
         left = _EDGE + width + 0.15
         if bar is not None:

@@ -470,12 +470,12 @@ def draw_curve(log: list[dict[str, Any]], path: str | os.PathLike[str], title: s
     panels = (
         ("loss", 1, {"loss": "training", "val_loss": "test"}),
         ("accuracy, %", 100, shares),
-        ("learning rate", 1, {"learning_rate": "learning rate"}),
+        ("learning rate", 1, {"learning_rate": "last"}),
     )
-    with figure_for(path, 12, 3.8, layout="constrained") as figure:
+    with figure_for(path, 8, 3.2, layout="constrained") as figure:  # readable in a column of text
         figure.suptitle(title, weight="bold", x=0.01, ha="left")
         for axes, (name, factor, lines) in zip(figure.subplots(1, 3), panels, strict=True):
-            axes.set_title(name, loc="left", fontsize=11)
+            axes.set_title(name, loc="left", fontsize=12)
             axes.set_xlabel("step")
             for column, label in lines.items():
                 points = [(row["step"], factor * row[column]) for row in log if row.get(column) is not None]
@@ -485,4 +485,4 @@ def draw_curve(log: list[dict[str, Any]], path: str | os.PathLike[str], title: s
             axes.tick_params(labelsize=9)
             axes.spines[["top", "right"]].set_visible(False)
             if axes.lines:
-                axes.legend(frameon=False, fontsize=9)
+                axes.legend(frameon=False, fontsize=10)
