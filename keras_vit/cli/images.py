@@ -159,9 +159,15 @@ Row = tuple[dict[str, Any], dict[str, Any]]  # of a picture: for `--json`, and f
 # The classes of models that commands take, none for both towers; and where to get one.
 _TAKES = {
     "classify": ((), "both towers of a CLIP, SigLIP, LiT or TIPS, such as hf://openai/clip-vit-base-patch32"),
-    "segment": (("EoMT", "LinearSegmenter"), "a segmentation model, such as hf://tue-mps/coco_panoptic_eomt_large_640"),
+    "segment": (
+        ("EoMT", "LinearSegmenter", "MultiTaskDPT"),
+        "a segmentation model, such as hf://tue-mps/coco_panoptic_eomt_large_640",
+    ),
     "segment --names": ((), "both towers of a TIPS, such as hf://google/tipsv2-b14"),
-    "depth": (("DPT", "LinearDepth"), "a depth model, such as hf://depth-anything/Depth-Anything-V2-Small-hf"),
+    "depth": (
+        ("DPT", "LinearDepth", "MultiTaskDPT"),
+        "a depth model, such as hf://depth-anything/Depth-Anything-V2-Small-hf",
+    ),
     "detect": (("Detector",), "a detector of `finetune --task detection`, or with --names an OWL"),
     "detect --names": ((), "an OWL, such as hf://google/owlv2-base-patch16-ensemble"),
 }
