@@ -86,7 +86,7 @@ def _instance_rows(file: Path, about: Any, places: Mapping[int, int]) -> list[Sh
     """Returns the instances of pictures, crowds among them, without boxes alone; pictures without instances last."""
     rows, pictures = about["annotations"], _pictures(about)
     single = [row for row in rows if not row.get("iscrowd")]
-    shown = [row for row in single if row.get("segmentation")]
+    shown = [row for row in single if _has_mask(row)]
     if rows and not single:
         raise ValueError(f"all {len(rows)} annotations are crowds, which are not trained on")
     if rows and not shown:
@@ -97,9 +97,14 @@ def _instance_rows(file: Path, about: Any, places: Mapping[int, int]) -> list[Sh
     crowds = [row for row in rows if row.get("iscrowd")]
     warn_of_crowds(file, len({row["image_id"] for row in crowds} - {row["image_id"] for row in single}))
     ordered = {row["image_id"]: _listed(pictures, "image_id", row) for row in shown} | pictures
-    for row in [*(row for row in crowds if row.get("segmentation")), *shown]:
+    for row in [*filter(_has_mask, crowds), *shown]:
         _add(ordered, row, row["segmentation"], np.nan, places)
     return list(ordered.values())
+
+
+def _has_mask(row: Mapping[str, Any]) -> bool:
+    """Whether an annotation has run lengths, or a polygon that is not empty."""
+    return any(row.get("segmentation") or ())
 
 
 def _box_rows(file: Path, about: Any, places: Mapping[int, int]) -> list[Shapes]:
@@ -251,6 +256,7 @@ def instance_mask(segmentation: Any, height: int, width: int) -> np.ndarray:
                 raise ValueError("run lengths have another sum")
             values = np.arange(len(counts)) % 2 == 1
             return np.repeat(values, counts).reshape(width, height).T
+        segmentation = [polygon for polygon in segmentation if len(polygon)]
         if not all(len(polygon) % 2 == 0 and np.abs(polygon).max() < _FARTHEST for polygon in segmentation):
             raise ValueError("polygons without pairs of numbers, or far outside")
         require_packages("A mask of COCO", ("pycocotools",), "coco")

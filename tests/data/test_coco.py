@@ -117,8 +117,8 @@ def test_what_is_left_out_is_said(tmp_path):
     """Crowds, and instances with a box alone."""
     pytest.importorskip("pycocotools")
     with pytest.warns(UserWarning, match="1 of 2 annotations .* no polygons or run lengths, and are left out"):
-        assert len(opened(tmp_path, SQUARE, []).read(0)[1]["labels"]) == 1
-    for nothing in ([], None):
+        assert len(opened(tmp_path, [*SQUARE, []], [[]]).read(0)[1]["labels"]) == 1
+    for nothing in ([], None, [[]]):
         with pytest.raises(ValueError, match="none of the 1 annotations has polygons or run lengths"):
             opened(tmp_path, nothing)
     with pytest.raises(ValueError, match="all 1 annotations are crowds"):
