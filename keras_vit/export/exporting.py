@@ -162,7 +162,7 @@ def differences(
     errors = np.concatenate([np.abs(a - b).ravel() for a, b in zip(outputs, expected, strict=True)])
     largest, size = float(errors.max()), max(1.0, *(float(np.max(np.abs(batch))) for batch in expected))
     limit = (TOLERANCES[precision] if tolerance is None else tolerance) * size
-    help_ = "A higher precision, or for int8 calibration images of more kinds, may help."
+    help_ = "A higher precision may help, such as dynamic_int8 for int8, or fewer unusual calibration images."
     if not largest <= limit:
         raise RuntimeError(
             f"The {format} file does not return the outputs of the model: they differ by up to {largest:.1e}, more "
@@ -256,7 +256,7 @@ def export(
             model takes them. None for built-in ones.
         labels: `(n,)` integers, the classes of `images`: the report then has the accuracy of file and model.
         calibration: Typical images, for precisions that need the ranges of values (int8): an array like `images`,
-            a folder of pictures, or another source of `keras_vit.data.open_data`. At least 8, better 100 to 300.
+            a folder of pictures, or another source of `keras_vit.data.open_data`. At least 8; more are not always better.
             Without `images`, outputs are compared on up to 64 of them.
         **options: Those of `ExportOptions`: `precision`, `batch_size`, `target`, `uint8_input`, `softmax`,
             `class_names`, `source`, `allow_select_ops`, `tolerance`, `measure`, `overwrite`.

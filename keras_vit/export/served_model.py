@@ -385,7 +385,7 @@ def calibration_images(source: Any, config: Config | None, signature: Signature)
         source = _resized(source, config)
     images = check_images("calibration", source, signature)
     if len(images) < FEWEST:
-        raise ValueError(f"calibration must be at least {FEWEST} images, better 100 to 300; given: {len(images)}.")
+        raise ValueError(f"calibration must be at least {FEWEST} images; given: {len(images)}.")
     low, high = signature.value_range or (-np.inf, np.inf)
     margin = 1e-3 * (high - low) if signature.value_range else 0  # for rounding, and for filters that overshoot
     if images.dtype.kind == "f" and not low - margin <= images.min() <= images.max() <= high + margin:
