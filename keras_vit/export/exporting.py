@@ -256,8 +256,8 @@ def export(
             model takes them. None for built-in ones.
         labels: `(n,)` integers, the classes of `images`: the report then has the accuracy of file and model.
         calibration: Typical images, for precisions that need the ranges of values (int8): an array like `images`,
-            a folder of pictures, or another source of `keras_vit.data.open_data`. At least 8; more are not always better.
-            Without `images`, outputs are compared on up to 64 of them.
+            a folder of pictures, or another source of `keras_vit.data.open_data`. At least 8; more
+            are not always better. Without `images`, outputs are compared on up to 64 of them.
         **options: Those of `ExportOptions`: `precision`, `batch_size`, `target`, `uint8_input`, `softmax`,
             `class_names`, `source`, `allow_select_ops`, `tolerance`, `measure`, `overwrite`.
 
