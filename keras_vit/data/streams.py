@@ -377,20 +377,20 @@ class ExampleStream(ImageStream):
         # Both mix an image with the one before it; for the first of a part, that is the last of another part.
         before = [places[part.start - 1]] if mixes and part != slice(0, len(places)) else []
         places = [*before, *places[part]]
-        size = math.ceil(len(places) / self._pieces) or 1
-        pieces = [places[i : i + size] for i in range(0, len(places), size)]
-        images: Any = [None] * len(places) if shape is None else np.empty((len(places), *shape), "float32")
-        indices, targets = [], []
-        for index, image, target in itertools.chain.from_iterable(self._readers.map(self._read_piece, pieces)):
-            images[len(indices)] = image
-            indices.append(index)
-            targets.append(target)
+        count = len(places)
+        images: Any = [None] * count if shape is None else np.empty((count, *shape), "float32")
+        size = math.ceil(count / self._pieces) or 1
+        pieces = [range(i, min(i + size, count)) for i in range(0, count, size)]
+        read = self._readers.map(lambda slots: self._read_piece(slots, places, images), pieces)
+        made = dict(itertools.chain.from_iterable(read))
         # A part of a test batch may have no good image, where another process has some.
-        if places and not indices and (self.endless or (shape is not None and self.shard[1] == 1)):
+        if places and not made and (self.endless or (shape is not None and self.shard[1] == 1)):
             if self.bad:
                 raise ValueError(f'None of the images of batch {step} can be read. Pass check="decode".')
             raise ValueError(f"None of the images of batch {step} has a segment in its crop. Check the segments.")
-        images = images[: len(indices)]
+        if len(made) < count:
+            images = [images[slot] for slot in sorted(made)] if shape is None else images[sorted(made)]
+        indices, targets = [made[slot][0] for slot in sorted(made)], [made[slot][1] for slot in sorted(made)]
         if self.kind.is_label:
             targets = one_hot(self.labels[np.array(indices, "int64")], self.classes)
         else:
@@ -408,19 +408,22 @@ class ExampleStream(ImageStream):
         places = (divmod(place, self.examples) for place in range(first, first + self.batch_size))
         return [(epoch, int(self._order(epoch)[place])) for epoch, place in places]
 
-    def _read_piece(self, places: list[tuple[int, int]]) -> list[tuple[int, Any, Any]]:
-        """Returns the index, picture and target of each place in a piece of a batch, without those to leave out."""
-        made: list[Any] = [None] * len(places)
-        if self._own is not None and not self._unreadable.intersection(index for _, index in places):
+    def _read_piece(self, slots: range, places: Any, images: Any) -> list[tuple[int, tuple[int, Any]]]:
+        """Fills slots of a batch with the pictures of their places; returns each with its index and target."""
+        made: dict[int, tuple[int, Any]] = {}
+        if self._own is not None and not self._unreadable.intersection(places[slot][1] for slot in slots):
             if not hasattr(self._own, "worker"):
                 self._own.worker = Worker(self._data, self.transform)
                 self._processes.append(self._own.worker)
-            made = self._own.worker.make([(*self._data.request(index), epoch, index) for epoch, index in places])
-        # What a process cannot make, this thread tries: it has the errors, and in training the next good example.
-        found = (
-            self._example(*place) if one is None else (place[1], *one) for place, one in zip(places, made, strict=True)
-        )
-        return [one for one in found if one is not None]
+            requests = [(*self._data.request(places[slot][1]), *places[slot]) for slot in slots]
+            for slot, one in zip(slots, self._own.worker.make(requests), strict=True):
+                if one is not None:
+                    images[slot], made[slot] = one[0], (places[slot][1], one[1])
+        for slot in slots:  # What a process cannot make, this thread tries: it has the errors, and the next good one.
+            if slot not in made and (example := self._example(*places[slot])) is not None:
+                index, images[slot], target = example
+                made[slot] = index, target
+        return list(made.items())
 
     def _example(self, epoch: int, index: int) -> tuple[int, Any, Any] | None:
         """Returns index, picture and target of an example, in training the next good one; None if there is none."""

@@ -6,7 +6,7 @@ import pickle  # noqa: TID251 - nothing is read from files
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,14 +38,16 @@ class Worker:
         self._process: Any = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
         self._first: Any = (examples.load, examples.annotate, transform)
 
-    def make(self, requests: Sequence[tuple[Any, Any, int, int]]) -> list[tuple[Any, Any] | None]:
-        """Returns the picture and target of each request (picture, note, epoch, index), None for one that fails."""
+    def make(self, requests: Sequence[tuple[Any, Any, int, int]]) -> Iterator[tuple[Any, Any] | None]:
+        """Yields picture and target of each request (picture, note, epoch, index), None for one that fails."""
         try:
             if self._first is not None:
                 _send(self._first, self._process.stdin)
                 self._first = None
             _send(requests, self._process.stdin)
-            return _received(self._process.stdout)
+            for _ in requests:
+                yield _received(self._process.stdout)
+            return
         except (OSError, EOFError, pickle.UnpicklingError):
             code = self._process.wait()
         reason = f"by signal {-code} (9: the machine ran out of memory)" if code < 0 else f"with status {code}"
@@ -71,14 +73,12 @@ def main() -> None:
     try:
         load, annotate, transform = _received(sys.stdin.buffer)
         while True:
-            made: list[Any] = []
             for *request, epoch, index in _received(sys.stdin.buffer):
                 try:
-                    example = read_example(load, annotate, *request)
-                    made.append(transform(*example, draws(transform.seed, epoch, index)))
+                    made = transform(*read_example(load, annotate, *request), draws(transform.seed, epoch, index))
                 except Exception:  # the program's as well
-                    made.append(None)
-            _send(made, replies)
+                    made = None
+                _send(made, replies)
     except (EOFError, pickle.UnpicklingError, BrokenPipeError, ValueError):
         os._exit(0)  # the program has ended, perhaps in a message
 
