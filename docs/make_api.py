@@ -38,7 +38,7 @@ PAGES: dict[str, list[tuple[str, str, str]]] = {
         ("anomaly_detector", "AnomalyDetector", "AnomalyDetector models.AnomalyConfig"),
     ],
     "training": [
-        ("finetune", "Fine-tune", "finetune train RunOptions Trained draw_curve"),
+        ("finetune", "Fine-tune", "finetune train RunOptions Trained draw_curve Task"),
         ("recipes", "Recipes", "recipe list_recipes Recipe"),
         ("parts", "Parts of a recipe", "build_optimizer build_loss build_schedule"),
         ("optimizers", "Optimizers and schedules", "MomentumSGD AdamW Muon WarmupDecay"),
@@ -111,6 +111,7 @@ PAGES: dict[str, list[tuple[str, str, str]]] = {
         ),
         ("masks", "Masks", "open_masks MaskedImages open_segments SegmentedImages mask_targets"),
         ("boxes", "Boxes", "open_boxes BoxedImages"),
+        ("targets", "Kinds of targets", "TargetKind TARGETS register_target PictureAugmentation Transform"),
         ("folders", "Folders", "image_files IMAGE_SUFFIXES has_test_split pick_split match_labels BadImage"),
     ],
     "layers": [

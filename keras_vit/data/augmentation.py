@@ -89,7 +89,18 @@ def draws(seed: int, *place: int) -> Draw:
 
 @dataclasses.dataclass(frozen=True)
 class Transform:
-    """What a stream makes of each picture and its target. As it stands: those to evaluate pixels on, which stay."""
+    """What a stream makes of each picture and its target. As it stands: those to evaluate pixels on, which stay.
+
+    Args:
+        image_size: (height, width) of the pictures in a training batch.
+        augmentation: The `PictureAugmentation` that it carries out; None for pictures to evaluate on.
+        seed: Of the stream.
+        channels: Channels of the pictures.
+
+    Examples:
+        >>> data.Transform((16, 16))(pixels[0], None, None)[0].shape
+        (24, 24, 3)
+    """
 
     image_size: tuple[int, int]
     augmentation: Any = None
@@ -145,7 +156,12 @@ class ImageTransform(Transform):
 
 
 class PictureAugmentation(Options):
-    """How pictures of some targets are changed in training, by a transform."""
+    """The base of frozen dataclasses that say how training pictures are changed, by a `Transform`.
+
+    Examples:
+        >>> issubclass(data.BoxAugmentation, data.PictureAugmentation), data.Augmentation.transform.__name__
+        (True, 'ImageTransform')
+    """
 
     transform: ClassVar[type[Transform]]
     per_channel: ClassVar[tuple[str, ...]] = ()  # fields that may have a value for each channel

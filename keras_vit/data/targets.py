@@ -66,7 +66,12 @@ LABELLED: list[str] = []  # all kinds but NONE, for options that need a target
 
 
 def register_target(kind: TargetKind) -> TargetKind:
-    """Makes a kind of target known by its name, and returns it; ValueError if another kind has the name."""
+    """Makes a kind of target known by its name, and returns it; ValueError if another kind has the name of `kind`.
+
+    Examples:
+        >>> data.register_target(data.TARGETS["mask"]).command
+        'segmentation'
+    """
     known = TARGETS.get(kind.name)
     if known is not None and type(known.plain).__qualname__ != type(kind.plain).__qualname__:
         raise ValueError(f"name={kind.name!r} is taken by a kind of target with {type(known.plain).__name__}.")

@@ -150,6 +150,10 @@ class Task:
     """What a run trains, and on what: four functions, which `run` calls in the order in which they stand here.
 
     A new kind of training is a subclass, whose fields are its arguments. The defaults are those of labelled images.
+
+    Examples:
+        >>> training.LeJEPA.targets, isinstance(training.LeJEPA(), training.Task)
+        (('none',), True)
     """
 
     name: str = ""  # the `Recipe.task` that it can be
