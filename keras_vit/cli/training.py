@@ -261,6 +261,16 @@ def _class_weight(words: list[str]) -> str | dict[str, float]:
     return weights
 
 
+@Parameter(name="*", group="two towers, with words")
+class Words(TypedDict, total=False):
+    """What the classes of an image-text model are called."""
+
+    names_from: Annotated[
+        inputs.NamesFrom, Parameter(help="for image-text models: a file with a class name on each line")
+    ]
+    templates: Annotated[str, Parameter(help="with --names-from: a sentence with {}, or a list such as openai_80")]
+
+
 @command("runs/finetune/model.keras photos --report report.html", "glyphs digits --few-shot 5 10")
 def evaluate(
     weights: inputs.Weights,
@@ -277,8 +287,7 @@ def evaluate(
     seeds: Annotated[Count | None, _FEATURES] = None,
     l2: Annotated[AtLeast0 | None, _FEATURES] = None,
     knn: Annotated[list[Count] | None, Parameter(consume_multiple=(0, 1)), _FEATURES] = None,
-    names_from: Annotated[inputs.NamesFrom, Parameter(group="two towers, with words")] = None,
-    templates: Annotated[str | None, Parameter(group="two towers, with words")] = None,
+    words: Words = {},
     image_size: Size = None,
     batch_size: Count | None = None,
     output: str | None = None,
@@ -294,32 +303,20 @@ def evaluate(
         seeds: with --few-shot: draws of the shots (default: 3)
         l2: with --few-shot: strength of the probe's regularisation (default: 1024)
         knn: let the nearest training images vote instead (default: 20)
-        names_from: for image-text models: a file with a class name on each line
-        templates: with --names-from: a sentence with {}, or a published list such as openai_80
         image_size: pixels (default: the checkpoint's)
         batch_size: images at a time (default: 64)
         output: folder for evaluation.json and confusion.png (default: no files)
         report: a page with matrix, classes and worst mistakes, .html (default: none)
     """
     probing, voting = few_shot is not None, knn is not None
+    names_from, templates = words.get("names_from"), words.get("templates")
     if probing and voting:
         raise ValueError("--few-shot and --knn are two ways to use features: give one of the two.")
-    of_the_head: dict[str, Any] = {
-        "held_out": held_out,
-        "views": views,
-        "threshold": threshold,
-        "names_from": names_from,
-    }
+    of_the_head = given(held_out=held_out or None, views=views, threshold=threshold, names_from=names_from)
     features = {"few_shot": few_shot, "knn": knn, "report": report, "output": output}
     kind.check(data, masks, columns)
-    only_for(
-        "--task classification",
-        kind.task == "classification",
-        **of_the_head,
-        **features,
-        image_size=image_size,
-        batch_size=batch_size,
-    )
+    sizes = {"image_size": image_size, "batch_size": batch_size}
+    only_for("--task classification", kind.task == "classification", **of_the_head, **features, **sizes)
     only_for("runs without --few-shot", not probing, **of_the_head, report=report)
     only_for("runs without --knn", not voting, **of_the_head)
     only_for("--few-shot", probing, seeds=seeds, l2=l2)

@@ -314,10 +314,7 @@ def export(
             found = _in_float16(answers.pop(), expected[0], measured, row, asked, classes) if rounded else {}
             found |= _agreement(answers, expected, row, asked, classes)
             new = [*zip(row.files(written), row.files(path), strict=True)]
-            if sidecar is not None:
-                new.append((Path(temporary, "about.json"), sidecar))
-                new[-1][0].write_text(as_files(job.metadata)["keras_vit.json"], encoding="utf-8")
-            _place(new, Path(temporary))
+            _place(new + _written_sidecar(sidecar, job, Path(temporary)), Path(temporary))
     except (OSError, RuntimeError) as error:
         raise _nothing_written(error, path) from error
     return ExportReport(
@@ -340,6 +337,14 @@ def export(
         **_on_gpu(operators["gpu"]),
         **found,
     )
+
+
+def _written_sidecar(sidecar: Path | None, job: Job, folder: Path) -> list[tuple[Path, Path]]:
+    """Writes the metadata of a detector of anomalies, and returns where it is and where it goes; empty for others."""
+    if sidecar is None:
+        return []
+    (folder / "about.json").write_text(as_files(job.metadata)["keras_vit.json"], encoding="utf-8")
+    return [(folder / "about.json", sidecar)]
 
 
 def _note(row: Format, expected: list[Answers]) -> str | None:
