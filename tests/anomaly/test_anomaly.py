@@ -144,3 +144,99 @@ def test_a_file_decides_as_the_model(name, options, model, tmp_path):
         with pytest.raises(RuntimeError, match="decides otherwise than the model on .*The first is image"):
             export.export(close_by, tmp_path / "other.onnx", precision="float16", images=images, measure=False)
         assert not [*tmp_path.glob("other*")]
+
+
+def saved(folder, **images):
+    Image = pytest.importorskip("PIL.Image")
+    for name, pixels in images.items():
+        path = folder / f"{name.replace('__', '/')}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels).save(path)
+    return folder
+
+
+def test_all_kinds_of_good_pictures(backbone, tmp_path, capsys):
+    alpha = np.concatenate([pictures(1, 1)[0], np.full((32, 32, 1), 9, "uint8")], -1)
+    saved(tmp_path, train__a=pictures(1)[0], train__b=alpha, train__c=pictures(1, 2)[0, ..., 0].astype("uint16") * 256)
+    with pytest.warns(match="needs 19 good pictures, but there are 3"):
+        model = anomaly.fit(backbone, tmp_path, image_size=32)
+    scores = sorted(model.good_scores.round(4), reverse=True)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 3 and f"{scores[0]:.4f}" in lines[0] and "train/" in lines[0]  # the names, the worst first
+    options = {"image_size": 32, "false_alarms": 0.3, "verbose": False}
+    grey = np.repeat((pictures(1, 2)[0, ..., :1]), 3, -1)
+    same = [pictures(1)[0], pictures(1, 1)[0], grey]
+    for source in (same, np.stack(same), [str(path) for path in sorted(tmp_path.glob("*/*"))], iter(same)):
+        np.testing.assert_array_equal(anomaly.fit(backbone, source, **options).bank, model.bank)
+    with pytest.warns(match="one picture, which cannot be compared"):
+        alone = anomaly.fit(backbone, pictures(1), image_size=32)
+    assert (alone.threshold, alone.false_alarms, len(alone.good_scores)) == (None, None, 0)
+    found = anomaly.detect(alone, pictures(1, 5)[0])
+    assert found.is_anomalous is None and found.map.shape == (32, 32)
+    pytest.importorskip("matplotlib")
+    anomaly.plot(found, pictures(1, 5)[0], tmp_path / "map.png")
+    with pytest.warns(match=r"pictures twice: 'images\[0\]', 'images\[3\]'"):
+        anomaly.fit(backbone, [*pictures(3), pictures(1)[0]], **options)
+
+
+def test_options_of_fit(backbone):
+    good, options = pictures(4), {"image_size": 32, "false_alarms": 0.3, "verbose": False}
+    plain = anomaly.fit(backbone, good, **options)
+    turned = anomaly.fit(backbone, good, rotations=True, **options)
+    np.testing.assert_array_equal(turned.bank[:64], plain.bank[:64])  # of a picture, eight times 64 patches
+    assert turned.bank.shape == (4 * 8 * 64, 32) and (turned.good_scores <= plain.good_scores + 1e-6).all()
+    few = anomaly.fit(backbone, good, coreset=0.25, **options)
+    first = anomaly.greedy_coreset(plain.bank[:64], 16)
+    np.testing.assert_array_equal(few.bank[:16], plain.bank[first])
+    assert (few.good_scores >= plain.good_scores - 1e-6).all()  # against fewer patches of the others
+    x = pictures(1, 9)
+    features = keras_vit.feature_extractor(plain.backbone, ["encoded"], layout="map")(plain.preprocess(x))["encoded"]
+    flat = np.asarray(keras.ops.convert_to_numpy(features), "float64").reshape(64, 32)
+    for metric in ("cosine", "L2"):
+        model = anomaly.fit(backbone, good, neighbours=3, metric=metric, **options)
+        own = flat / np.linalg.norm(flat, axis=1, keepdims=True) if metric == "cosine" else flat
+        squares = np.sort(np.square(own[:, None] - model.bank[None]).sum(-1), 1)[:, :3].mean(1)
+        wanted = squares / 2 if metric == "cosine" else np.sqrt(squares)
+        close(model.with_distances.predict_on_batch(model.preprocess(x))["distances"][0].ravel(), wanted, DISTANCES)
+    masked = anomaly.fit(backbone, good, masking=True, **options)  # these features are below 10: all is background
+    assert masked.predict(masked.preprocess(x), verbose=0)["score"] == 0
+    with pytest.raises(ValueError, match="masking=True, which no file can compute"):
+        export.export(masked, "never.onnx")
+    with pytest.raises(ValueError, match=r"Call keras_vit.anomaly.fit again"):
+        plain.with_image_size(64)
+
+
+REFUSED = {
+    "another aspect ratio": (lambda: [*pictures(2), pictures(1)[0][:20]], r"images\[2\].*like the good pictures"),
+    "NaN": (lambda: np.full((2, 32, 32, 3), np.nan), r"images\[0\] has NaN"),
+    "no pictures": (lambda: iter(()), "at least one picture, but it has none"),
+    "too few neighbours": (lambda: pictures(2), "coreset|count"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_refused(case, backbone, tmp_path):
+    source, message = REFUSED[case]
+    options = {"coreset": 0.001} if case == "too few neighbours" else {}
+    with pytest.raises(ValueError, match=message):
+        anomaly.fit(backbone, source(), image_size=32, verbose=False, **options)
+
+
+def test_folders_that_do_not_fit(model, backbone, tmp_path):
+    with pytest.raises(ValueError, match="has none"):
+        anomaly.fit(backbone, tmp_path)
+    with pytest.raises(FileNotFoundError):
+        anomaly.evaluate(model, tmp_path)
+    black = np.zeros((32, 32), "uint8")
+    saved(tmp_path, test__good__a=pictures(1)[0], test__cut__a=pictures(1)[0], ground_truth__cut__b_mask=black)
+    with pytest.raises(ValueError, match="no partner: 'a', 'b'"):
+        anomaly.evaluate(model, tmp_path)
+    saved(tmp_path, test__cut__b=pictures(1, 30)[0], ground_truth__cut__a=black[:9])
+    with pytest.raises(ValueError, match=r"has \(9, 32\) pixels, but its picture has \(32, 32\)"):
+        anomaly.evaluate(model, tmp_path)
+    saved(tmp_path, ground_truth__cut__a=black)
+    with pytest.raises(ValueError, match="all 3 are of one class"):  # both masks are black: these pictures are good
+        anomaly.evaluate(model, tmp_path)
+    (tmp_path / "ground_truth").rename(tmp_path / "elsewhere")
+    found = anomaly.evaluate(model, tmp_path)
+    assert found.pictures == 3 and found.aupro is None
