@@ -3,8 +3,8 @@
     python docs/make_anomaly.py VITS14 brick.png
 
 VITS14 is the folder that `examples/trained_weights.py` writes; without it, the small model `glyphs` draws. `brick.png`
-comes with scikit-image (`skimage.data.brick()`, 512 x 512 pixels, CC0). Good pictures are crops of its left half, tests
-are crops of its right half. Needs matplotlib, Pillow, SciPy and scikit-learn. Takes some minutes.
+comes with scikit-image (`skimage.data.brick()`, 512 x 512 pixels, CC0). Pictures are crops of it at random places, so
+that good ones are exchangeable. Needs matplotlib, Pillow, SciPy and scikit-learn. Takes some minutes.
 """
 
 import argparse
@@ -24,9 +24,9 @@ FIGURE = Path(__file__).parent / "images" / "anomaly.png"
 SIDE, GOODS, TESTS, DEFECTS = 224, 60, 20, 10
 
 
-def crop(wall: np.ndarray, left: bool, generator: np.random.Generator) -> np.ndarray:
-    """A crop of one half, a little lighter or darker, uint8 `(SIDE, SIDE, 3)`."""
-    top, start = generator.integers(0, 512 - SIDE), generator.integers(0, 256 - SIDE) + (0 if left else 256)
+def crop(wall: np.ndarray, generator: np.random.Generator) -> np.ndarray:
+    """A crop, a little lighter or darker, uint8 `(SIDE, SIDE, 3)`."""
+    top, start = generator.integers(0, 512 - SIDE, 2)
     part = wall[top : top + SIDE, start : start + SIDE] * generator.uniform(0.92, 1.08)
     return np.repeat(part.clip(0, 255).astype("uint8")[..., None], 3, 2)
 
@@ -58,12 +58,12 @@ def write_set(wall: np.ndarray, root: Path) -> None:
         Image.fromarray(pixels).save(path)
 
     for i in range(GOODS):
-        save(crop(wall, True, generator), "train", "good", f"{i:03}.png")
+        save(crop(wall, generator), "train", "good", f"{i:03}.png")
     for i in range(TESTS):
-        save(crop(wall, False, generator), "test", "good", f"{i:03}.png")
+        save(crop(wall, generator), "test", "good", f"{i:03}.png")
     for kind in ("scratch", "spots", "missing"):
         for i in range(DEFECTS):
-            pixels, mask = damaged(crop(wall, False, generator), kind, generator)
+            pixels, mask = damaged(crop(wall, generator), kind, generator)
             save(pixels, "test", kind, f"{i:03}.png")
             save(mask, "ground_truth", kind, f"{i:03}_mask.png")
 

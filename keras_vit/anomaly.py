@@ -114,7 +114,10 @@ def fit(
             raise ValueError(f"{printable(name)} has features that are NaN or infinite. Check the weights and dtype.")
         patches = maps.reshape(-1, maps.shape[-1])
         patches = unit(patches) if metric == "cosine" else patches
-        kept = patches if coreset is None else patches[greedy_coreset(patches, int(len(patches) * coreset))]
+        count = len(patches) if coreset is None else int(len(patches) * coreset)
+        if not count:
+            raise ValueError(f"coreset={coreset} of the {len(patches)} patches of a picture is none. Pass more.")
+        kept = patches if coreset is None else patches[greedy_coreset(patches, count)]
         mask = foreground_mask(maps[0]).ravel() if masking else True
         parts.append(_Good(name, patches[: math.prod(config.grid_size)], mask, kept))
     if extractor is None:
@@ -185,7 +188,8 @@ def _good_scores(parts: list[_Good], neighbours: int, metric: str) -> np.ndarray
         products = layers.largest(keras.ops.concatenate(found, -1), neighbours)
         distances = np.sort(to_numpy(layers.mean_distances(x, products, metric)) * part.mask)
         scores.append(distances[-layers.score_patches(len(distances)) :].mean())
-    twice = [part.name for part, score in zip(parts, scores, strict=False) if score < 1e-6]
+    marks = [hash(part.patches.tobytes()) for part in parts]
+    twice = [part.name for part, mark in zip(parts, marks, strict=True) if marks.count(mark) > 1]
     if twice:
         warn_caller(f"good_pictures has pictures twice: {listing(twice)}. They make the threshold too low.")
     return np.array(scores, "float64")
@@ -284,7 +288,8 @@ class Anomaly:
     @property
     def is_anomalous(self) -> bool | None:
         """Whether the score is above the threshold; None without a threshold."""
-        return None if self.threshold is None else self.score > self.threshold
+        # In float32, as in an exported file.
+        return None if self.threshold is None else bool(np.float32(self.score) > np.float32(self.threshold))
 
 
 @checked

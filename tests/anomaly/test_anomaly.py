@@ -210,14 +210,14 @@ REFUSED = {
     "another aspect ratio": (lambda: [*pictures(2), pictures(1)[0][:20]], r"images\[2\].*like the good pictures"),
     "NaN": (lambda: np.full((2, 32, 32, 3), np.nan), r"images\[0\] has NaN"),
     "no pictures": (lambda: iter(()), "at least one picture, but it has none"),
-    "too few neighbours": (lambda: pictures(2), "coreset|count"),
+    "an empty coreset": (lambda: pictures(2), "coreset=0.001 of the 64 patches of a picture is none"),
 }
 
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_what_is_refused(case, backbone, tmp_path):
     source, message = REFUSED[case]
-    options = {"coreset": 0.001} if case == "too few neighbours" else {}
+    options = {"coreset": 0.001} if case == "an empty coreset" else {}
     with pytest.raises(ValueError, match=message):
         anomaly.fit(backbone, source(), image_size=32, verbose=False, **options)
 
