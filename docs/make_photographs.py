@@ -71,7 +71,7 @@ def main(weights: str, photographs: str) -> None:
         found = masked(picture, largest_part(features.any(-1)))
         for row, tile in enumerate((picture, colours, found)):
             sheet.paste(tile.resize(TILE, Image.Resampling.LANCZOS), (column * across, row * down))
-    sheet.save(FILE, quality=88, optimize=True)
+    sheet.save(FILE, quality=80, optimize=True, progressive=True)
 
 
 if __name__ == "__main__":

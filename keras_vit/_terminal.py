@@ -52,19 +52,24 @@ class Table(list[dict[str, Any]]):
 
         columns = dict(self.columns or {key: key.replace("_", " ") for row in self for key in row})
         numbers = {"size", *(key for row in self for key in row if isinstance(row[key], (int, float)))}
-        widths = {}
+        widths, whole = {}, {}
         for key, title in columns.items():
-            width = max([len(title), *(len(_value(row, key)) for row in self)])
+            whole[key] = width = max([len(title), *(len(_value(row, key)) for row in self)])
             most = 2 * options.max_width // 3 if not widths else _NARROW  # names stand first, to be copied
             widths[key] = width if key in numbers else min(width, most)  # text can be broken into lines
         left_out = []
         while len(columns) > 1 and sum(widths[key] + 3 for key in columns) > options.max_width:
             left_out.insert(0, columns.popitem()[1])
+        for key in columns:  # text is given the room that is left
+            widths[key] += max(
+                0, min(whole[key] - widths[key], options.max_width - sum(widths[k] + 3 for k in columns))
+            )
         table = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, caption_justify="left")
         for key, title in columns.items():
-            is_number, least = key in numbers, None if table.columns else widths[key]
+            is_number, is_first = key in numbers, not table.columns
             justify = "right" if is_number else "left"
-            table.add_column(_text(title), justify=justify, no_wrap=is_number, overflow="fold", min_width=least)
+            sizes: dict[str, Any] = {"min_width" if is_first else "max_width": None if is_number else widths[key]}
+            table.add_column(_text(title), justify=justify, no_wrap=is_number, overflow="fold", **sizes)
         for row in self:
             table.add_row(*(_text(_value(row, key)) for key in columns))
         notes = []

@@ -104,7 +104,7 @@ def test_the_wheel_carries_its_data_and_says_what_an_index_shows(dist):
     assert (metadata["Name"], metadata["Version"]) == (DISTRIBUTION, VERSION)
     assert metadata["Description-Content-Type"] == "text/markdown"
     readme = metadata.get_payload()
-    assert not broken_links(readme) and "<div" not in readme and 'pip install ".[torch,images]"' in readme
+    assert not broken_links(readme) and "<div" not in readme and 'pip install ".[torch,images,demo]"' in readme
     labels = [line.partition(", ")[0] for line in metadata.get_all("Project-URL")]
     assert "Original code (Google)" in labels and max(map(len, labels)) <= 32  # which is the index's limit
     pythons = {line.rpartition(" ")[2] for line in metadata.get_all("Classifier") if "Python :: 3." in line}

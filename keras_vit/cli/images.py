@@ -78,6 +78,10 @@ def _count_classes(model: Any, weights: str) -> int:
             f"{weights} has an output for each place of a picture, not for the whole: use `keras-vit segment` or "
             "`keras-vit depth`."
         )
+    if not hasattr(model.config, "classes"):
+        raise ValueError(
+            f"{weights} is a {type(model).__name__}, but `keras-vit predict` takes a classifier of images."
+        )
     if model.config.classes is None:
         raise ValueError(
             f"{weights} has no head, so it knows no classes. Fine-tune it on your images with `keras-vit "

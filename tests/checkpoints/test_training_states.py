@@ -181,6 +181,7 @@ def test_prefixes_of_wrappers_go_wherever_they_stand(tmp_path, wrapper):
 SELF_DISTILLED = {"mlp.0": 8, "last_layer": 9}
 
 
+@pytest.mark.filterwarnings("ignore:.*holds more than the VisionTransformer:UserWarning")  # heads of self-distillation
 @pytest.mark.parametrize("form", ["pt", "safetensors"])
 @pytest.mark.parametrize(("first", "second"), [("teacher", "student"), ("target_encoder", "encoder")])
 def test_a_teacher_beside_its_student(tmp_path, form, first, second):

@@ -65,7 +65,7 @@ COMMANDS = {
 }
 # What does its work; every other pair is refused.
 WORKS = {
-    **dict.fromkeys(("info", "convert"), {*KINDS} - {"words"}),  # a text tower comes with an image tower
+    **dict.fromkeys(("info", "convert"), {*KINDS}),
     **{"predict": {"classifier", "bit"}, "segment": {"segmenter", "queries"}, "depth": {"depths"}},
     **{"inspect": {"classifier", "features", "bit"}, "finetune": {"classifier", "features", "bit"}},
     **dict.fromkeys(("classify", "detect", "detect --names", "segment --names"), set()),

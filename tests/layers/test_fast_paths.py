@@ -428,7 +428,7 @@ class TestTensorFlow:
     def test_other_devices_go_the_way_of_keras(self, monkeypatch):
         x = tf.ones((2, 3))
         assert form_of("dense", x) is not None
-        monkeypatch.setattr(ops, "tensorflow_has_only_cpus", lambda: False)
+        monkeypatch.setattr(fast, "tensorflow_has_only_cpus", lambda: False)
         assert form_of("dense", x) is None
 
 

@@ -26,7 +26,13 @@ BOTH_VALUES = {
     **{"classes": 5, "class_names": ("x", "y", "z"), "classifier_activation": "softmax"},
 }
 VIT_VALUES = BOTH_VALUES | {
-    **{"patch_size": 4, "interpolation": "bicubic_hf", "gelu": "exact", "layer_norm_epsilon": 1e-5},
+    **{
+        "patch_size": 4,
+        "interpolation": "bicubic_hf",
+        "gelu": "exact",
+        "layer_norm_epsilon": 1e-5,
+        "final_norm_epsilon": 1e-4,
+    },
     **{"dropout": 0.1, "attention_dropout": 0.1, "drop_path": 0.1, "remat": True, "class_token_only": True},
     **{"patch_drop": 0.5},
     **{"pooling": "avg", "final_norm": "pooled", "map_prefix": False},
