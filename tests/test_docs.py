@@ -447,10 +447,11 @@ def test_every_command_line_on_a_page_works(shared, tmp_path, monkeypatch, capsy
     def stop():
         raise Reached
 
-    for name in ("photos", "labelled", "digits", "scenes", "coco", "my_pictures"):
+    for name in ("photos", "labelled", "digits", "scenes", "coco", "my_pictures", "good", "bottle"):
         shutil.copytree(shared[0] / "photos", tmp_path / name)
     runs = [f"runs/{name}/model.keras" for name in ("finetune", "tutorial", "dinov2", "large")]
-    for name in (*runs, "B_16.npz", "features.npz", "instances.json", "names.txt", "coco/panoptic_train.json"):
+    written = ("B_16.npz", "features.npz", "detector.keras", "instances.json", "names.txt", "coco/panoptic_train.json")
+    for name in (*runs, *written):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("cat\ndog\n")
     for name in ("photo.jpg", "digits/test/3/1004.png"):
