@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import itertools
 import json
 import math
 import os
@@ -143,7 +144,7 @@ def _layout_of(file: ArrayFile, sidecars: Sidecars) -> Layout:
     return layout
 
 
-# Parts of names of arrays beside an image model that nobody misses: of a tower for texts, of a training, and numbers.
+# Names of arrays beside an image model that nobody misses, by their first or last part: text towers, training, counts.
 _BESIDE = frozenset(
     "text text_model text_encoder txt transformer token_embedding ln_final positional_embedding text_projection "
     "logit_scale logit_bias temperature t b mask_token position_ids inv_freq pixel_mean pixel_std num_batches_tracked "
@@ -155,9 +156,16 @@ _IS_PLAIN = re.compile(r"(Model|WithProjection|ForImageClassification(WithTeache
 
 def _left_out(plan: Plan, file: ArrayFile) -> list[str]:
     """Returns the names of arrays, beside the model that is read, which may be a part of another model."""
-    known = _BESIDE | {*pytorch.CONTAINERS} - {plan.prefix.partition(".")[0]}
     numbers = {name for name, array in file.items() if array.shape == () or array.dtype.kind in "iub"}
-    return [name for name in plan.unused if name not in numbers and not known & {*re.split(r"[./]", name)}]
+    own, containers = plan.prefix.partition(".")[0], {*pytorch.CONTAINERS, "params"}
+    left = []
+    for name in plan.unused:
+        first, *parts = re.split(r"[./]", name)
+        of_training = first in pytorch.CONTAINERS and first != own
+        inside = [*itertools.dropwhile(containers.__contains__, [first, *parts])]
+        if not (of_training or name in numbers or _BESIDE & {*inside[:1], *inside[-1:]}):
+            left.append(name)
+    return left
 
 
 def _with_beside(plan: Plan, file: ArrayFile, sidecars: Sidecars) -> Plan:

@@ -287,6 +287,11 @@ def test_what_load_leaves_out_is_named(golden, tmp_path):
             {},
             r"9 arrays .* not read: decoder.0.* and 1 m",
         ),
+        (
+            {"decoder.transformer.encoder.weight": np.zeros((2, 2), "f4")},
+            {},
+            "1 arrays .* read: decoder.transformer.encoder",
+        ),
         ({}, {"architectures": ["Dinov2ForWonders"]}, "config.json is that of the class Dinov2ForWonders"),
     ):
         write_safetensors(tmp_path / "model.safetensors", sorted((trunk | head).items()), overwrite=True)
