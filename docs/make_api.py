@@ -46,7 +46,7 @@ PAGES: dict[str, list[tuple[str, str, str]]] = {
         ("lora", "LoRA", "add_lora merge_lora save_adapters load_adapters"),
         ("freeze", "Freeze layers", "freeze unfreeze layer_decay"),
         ("distillation", "Distillation", "distillation DistillationLoss"),
-        ("pretrain", "Pre-train", "pretrain LeJEPA LeJEPALoss"),
+        ("pretrain", "Pre-train", "pretrain LeJEPA LeJEPALoss FeatureDistillation"),
         ("segmentation", "Train a segmentation model", "finetune_segmentation MaskLoss"),
         (
             "eomt",

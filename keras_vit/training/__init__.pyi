@@ -18,6 +18,7 @@ from keras_vit.training.distribution import load_sharded as load_sharded
 from keras_vit.training.distribution import model_parallel as model_parallel
 from keras_vit.training.distribution import save_sharded as save_sharded
 from keras_vit.training.distribution import split_weights as split_weights
+from keras_vit.training.feature_distillation import FeatureDistillation as FeatureDistillation
 from keras_vit.training.loop import draw_curve as draw_curve
 from keras_vit.training.mask_classification import MaskClassificationLoss as MaskClassificationLoss
 from keras_vit.training.mask_classification import match as match

@@ -164,7 +164,8 @@ class Teacher(keras.layers.Layer):
 
     def call(self, images: Any) -> Any:
         scale, shift = (ops.convert_to_tensor(value, "float32") for value in (self.scale, self.shift))
-        return ops.stop_gradient(ops.cast(self.model(images * scale + shift, training=False), "float32"))
+        made = self.model(images * scale + shift, training=False)
+        return keras.tree.map_structure(lambda x: ops.stop_gradient(ops.cast(x, "float32")), made)
 
 
 def distilled_model(student: Model, teacher: keras.Model, kind: str) -> keras.Model:
@@ -204,7 +205,7 @@ def _teacher_of(teacher: keras.Model, student: Model, kind: str) -> Teacher:
         if names and known and names != known:
             raise ValueError(f"teacher must have classes in the same order, {listing(names)}, not {listing(known)}.")
     # x * std + mean of the student, then (x - mean) / std of the teacher
-    (mean, std), (mean_of_teacher, std_of_teacher) = _normalization(student), _normalization(teacher)
+    (mean, std), (mean_of_teacher, std_of_teacher) = normalization(student), normalization(teacher)
     scale, shift = std / std_of_teacher, (mean - mean_of_teacher) / std_of_teacher
     if kind != "features":
         return Teacher(logits_model(teacher), scale, shift)
@@ -213,7 +214,7 @@ def _teacher_of(teacher: keras.Model, student: Model, kind: str) -> Teacher:
     return Teacher(teacher, scale, shift)
 
 
-def _normalization(model: Model) -> tuple[Any, Any]:
+def normalization(model: Model) -> tuple[Any, Any]:
     """The mean and deviation by which pixels of 0..255 are normalised for a model; 0, 1 where it does that."""
     if model.config.include_preprocessing:
         return 0.0, 1.0

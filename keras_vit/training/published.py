@@ -396,4 +396,19 @@ ROWS: tuple[dict[str, Any], ...] = (
         "source": "arXiv 2511.08544; lightly, benchmarks/imagenet/vits16/lejepa.py. There, all weights decay, the "
         "warm-up begins at a hundredth of the rate, and crops are Pillow's",
     },
+    # Feature distillation: the losses and the crops are the task's
+    {
+        "name": "pretrain/feature_distillation",
+        "task": "feature_distillation",
+        "dataset": "1,000 to 50,000 pictures without labels",
+        "models": "ViT-Ti, ViT-S",
+        "epochs": 100,
+        "batch_size": 128,
+        "learning_rate": 5e-4,
+        "optimizer": "adamw",
+        "weight_decay": 0.03,
+        "warmup_steps": 0.05,
+        "end": 1e-6,
+        "source": "this project; weight decay and last rate of arXiv 2408.05088, the rest is chosen for few pictures",
+    },
 )

@@ -44,6 +44,7 @@ TASKS = {
     "pretrain": "keras_vit.training.pretraining:Pretraining",
     "masked_patches": "keras_vit.training.pretraining:MaskedPatches",
     "lejepa": "keras_vit.training.pretraining:LeJEPA",
+    "feature_distillation": "keras_vit.training.feature_distillation:FeatureDistillation",
     "segmentation": "keras_vit.training.segmentation:LinearSegmentation",
     "eomt": "keras_vit.training.segmentation:EoMTSegmentation",
     "detection": "keras_vit.training.boxes:BoxDetection",
@@ -96,8 +97,8 @@ class Recipe(Options):
         source: The publication with these settings.
         dataset: The paper's data set.
         models: The models that it is for; empty for all.
-        task: What `train` trains by it: `"finetune"`, `"pretrain"`, `"masked_patches"`, `"lejepa"`, `"segmentation"`,
-            `"eomt"` or `"detection"`; None for the task that its augmentation is for.
+        task: What `train` trains by it: `"finetune"`, `"pretrain"`, `"masked_patches"`, `"lejepa"`,
+            `"feature_distillation"`, `"segmentation"`, `"eomt"` or `"detection"`; None for that of its augmentation.
         steps: Updates of the whole training; None if `epochs` is set.
         epochs: Passes over the data; None if `steps` is set.
         batch_size: Images per update.

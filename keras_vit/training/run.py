@@ -191,6 +191,7 @@ def pretrain(
     validation: Any = None,
     output: str | os.PathLike[str] | None = None,
     objective: str | Task | None = None,
+    teacher: Model | Source | None = None,
     target: str = "class",
     **options: Any,
 ) -> Trained:
@@ -209,6 +210,8 @@ def pretrain(
             be predicted. `"lejepa"`: views of a picture get similar, normally distributed embeddings (arXiv
             2511.08544). The last two keep a head as it is. A `LeJEPA` has other settings. None: what the recipe is
             for, `"labels"` for most.
+        teacher: A model, or what `load` takes, whose features the model learns from pictures without labels, in place
+            of an objective. A `FeatureDistillation` as `objective` has other settings.
         target: As in `finetune`.
         **options: As in `finetune`. `seed` also decides a variant's initial weights and the corrupted patches.
 
@@ -223,7 +226,11 @@ def pretrain(
         >>> done = training.pretrain(fresh, (pixels, labels), recipe, objective="masked_patches", verbose=False)
     """
     objectives = ("labels", "masked_patches", "lejepa")
-    if objective is None:
+    if teacher is not None:
+        if objective is not None:
+            raise ValueError("objective must be None with a teacher. Settings: objective=FeatureDistillation(teacher).")
+        objective = _task_of("feature_distillation", teacher=teacher)
+    elif objective is None:
         named = None if recipe is None else as_recipe(recipe, {}).task
         objective = named if named in objectives else "labels"
     if isinstance(objective, Task):

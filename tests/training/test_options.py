@@ -49,6 +49,8 @@ class Case:
         keras.utils.set_random_seed(0)
         model = BiT(BIT) if self.kind == "BiT" else VisionTransformer(VIT)
         task, made = LeJEPA(slices=8, projector=(8, 4)) if self.objective == "lejepa" else None, TARGETS[self.target]
+        if self.objective == "feature_distillation":
+            task = training.FeatureDistillation(VisionTransformer(VIT, name="teacher"))
         if self.objective == "masked_patches":
             recipe = recipe.replace(task="masked_patches")
         if self.objective == "distillation":
@@ -74,6 +76,7 @@ CASES = {
     "masked patches": Case("masked_patches"),
     "masks": Case("segmentation", "mask"),
     "no labels": Case("lejepa", "none"),
+    "a teacher": Case("feature_distillation", "none"),
     "segments": Case("segmentation", "segments", optimizer="adamw"),
     "a BiT": Case("labels", kind="BiT"),
     "AdamW": Case("labels", optimizer="adamw"),
@@ -145,7 +148,7 @@ PAIRS = [
     for field in FIELDS
     for case in CASES
     if ONLY.get(case) in (None, *WHEN.get(field, ())) and not {(field, case), (field, None)} & UNSEEN.keys()
-    if case not in ("masks", "no labels", "segments")
+    if case not in ("masks", "no labels", "a teacher", "segments")
     or not field.startswith("augmentation.")  # theirs is another class
 ]
 # `make test` trains once for each field of classes, and tries all that are refused.
