@@ -210,7 +210,7 @@ def check_flag(name: str, value: Any) -> bool:
     return value
 
 
-def check_patterns(argument: str, patterns: str | Iterable[str]) -> tuple[str, ...]:
+def as_strings(argument: str, patterns: str | Iterable[str]) -> tuple[str, ...]:
     """Returns one string or several as a tuple; TypeError, which names `argument`, if one is not a string."""
     names: tuple[Any, ...] = (patterns,) if isinstance(patterns, str) else (None,)
     if not isinstance(patterns, str) and isinstance(patterns, Iterable):

@@ -107,12 +107,12 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
 
 
 @contextlib.contextmanager
-def locked(path: str | os.PathLike[str], waiting: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """Holds a lock on the file `path`, which is made for it and removed, against other processes and threads."""
-    # A killed process leaves the file, but no lock. On a file system without locks this does nothing.
+def locked(lock_file: str | os.PathLike[str], waiting: Callable[[], None] = lambda: None) -> Iterator[None]:
+    """Holds a lock by a file that is made for it and removed, against other processes and threads."""
+    # A killed process leaves the file, but no lock. On a file system without locks filelock may warn.
     from filelock import FileLock, Timeout
 
-    lock = FileLock(path)
+    lock = FileLock(lock_file)
     try:
         lock.acquire(timeout=0)
     except Timeout:
@@ -126,7 +126,7 @@ def locked(path: str | os.PathLike[str], waiting: Callable[[], None] = lambda: N
     finally:
         # Removed while it is held, so that nobody else's lock is; on Windows filelock does so.
         with contextlib.suppress(FileNotFoundError, PermissionError):
-            os.unlink(path)
+            os.unlink(lock_file)
         lock.release()
 
 

@@ -383,6 +383,7 @@ class TrackingModel(_Model):
 class SharedModel(_Model):
     """Beside `keras.Model`: threads may read it while another one predicts; its files take their place when whole."""
 
+    # On TensorFlow an array becomes `tf.data` without functions, which Keras would trace in each call.
     @functools.wraps(keras.Model.predict)
     def predict(self, x: Any, batch_size: Any = None, verbose: Any = "auto", steps: Any = None, callbacks: Any = None):
         if (

@@ -14,7 +14,7 @@ from typing import Annotated, Any, ClassVar, ParamSpec, Self, TypeVar
 
 import numpy as np
 
-from keras_vit._arguments import check_choice, check_flag, check_patterns, check_type, did_you_mean, listing, pair
+from keras_vit._arguments import as_strings, check_choice, check_flag, check_type, did_you_mean, listing, pair
 from keras_vit._terminal import PlainData
 
 P = ParamSpec("P")
@@ -184,8 +184,8 @@ def refuse(
             elif allowed is not GIVEN and found not in allowed:
                 words = f"the {axis} {listing(allowed)}, but the {axis} is {found!r}: "
             if words:
-                advice = "leave it out" if is_default else f"give {name}={field.default!r}"
-                raise ValueError(f"{name}={value!r} is for {words}{advice}.")
+                words += "leave it out" if is_default else f"give {name}={field.default!r}"
+                raise ValueError(f"{name}={value!r} is for {words}.")
 
 
 SYNONYMS = {"lr": "learning_rate", "bs": "batch_size", "input_shape": "image_size"}  # of options elsewhere
@@ -327,7 +327,7 @@ Integer = Annotated[int, Number("an integer", whole=True)]
 Positive = Annotated[int, Whole(1)]
 Count = Annotated[int, Whole(0)]
 Pair = Annotated[tuple[int, int], pair]
-Patterns = Annotated[tuple[str, ...], check_patterns]
+Patterns = Annotated[tuple[str, ...], as_strings]
 FROM_0 = Number("a number of at least 0", lambda n: 0 <= n < math.inf)
 ABOVE_0 = Number("a number above 0", lambda n: 0 < n < math.inf)
 RATE = Number("a number from 0 to below 1", lambda n: 0 <= n < 1)

@@ -76,7 +76,7 @@ class Processes:
     def gather(self, array: np.ndarray) -> list[np.ndarray]:
         """Returns a list with the array of each process, in their order; axis 0 may differ in length.
 
-        If a process has ended, the backend's error is raised, as in all exchanges (see `failing_together`).
+        If a process has ended, the backend's error is raised, as in all exchanges (see `explaining_lost_processes`).
         """
         array = np.asarray(array, order="C")  # ascontiguousarray adds an axis to scalars
         if self.count == 1:
@@ -144,7 +144,7 @@ class Processes:
         return all_reduce(tensor) / self.count
 
     @contextlib.contextmanager
-    def failing_together(self) -> Iterator[None]:
+    def explaining_lost_processes(self) -> Iterator[None]:
         """Raises a `ConnectionError` in plain words in place of an engine's error about a process that has ended."""
         atexit.unregister(_exit_with_failure)
         try:

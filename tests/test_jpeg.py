@@ -100,13 +100,15 @@ def test_file_objects_that_cannot_go_back_and_what_follows_the_picture(decoded):
     content = written(photo(16, 16))
 
     class Pipe(io.RawIOBase):
-        def __init__(self):
+        def __init__(self, content=content):
             self.left = io.BytesIO(content)
 
         def read(self, size=-1):
             return self.left.read(size)
 
     np.testing.assert_array_equal(load_image(Pipe()), by_pillow(content))
+    with pytest.raises(ValueError, match="not a picture"):
+        load_image(Pipe(b"text" * 100))
     np.testing.assert_array_equal(load_image(io.BytesIO(content + b"more")), by_pillow(content))
     assert decoded
 

@@ -1,7 +1,6 @@
 """From a checkpoint file to the plan by which it is read and to a model; and what reading tells of a file to write."""
 
 import dataclasses
-import functools
 import itertools
 import json
 import math
@@ -227,12 +226,9 @@ def load_model(
         model = getattr(models, config.model)(config, name=name, dtype=dtype, **build)
     total = sum(array.bytes for array in plan.arrays.values())
     fresh = () if keep_head else ("head/", "head_dist/")
-    filling = functools.partial(accounting.fill, model, plan, source, fresh, convert)
-    if total < PROGRESS_FROM:
-        filling()
-    else:
-        with ProgressBar(f"Loading {os.path.basename(source)}", total, in_bytes=True) as bar:
-            filling(bar.advance)
+    title, shown = f"Loading {os.path.basename(source)}", total >= PROGRESS_FROM
+    with ProgressBar(title, total, in_bytes=True, shown=shown) as bar:
+        accounting.fill(model, plan, source, fresh, convert, bar.advance)
     if keep_head and isinstance(config, ModelConfig) and config.classes and plan.is_head_zero:
         advice = "Pass classes=... for a new head or include_top=False for features."
         warn_caller(f"The head of {source} is all zeros, so its logits mean nothing. {advice}")

@@ -115,7 +115,7 @@ def read_npz(path: str | os.PathLike[str]) -> ArrayFile:
     def name_of(member: str) -> str | None:
         return member.removesuffix(".npy") if member.endswith(".npy") else None
 
-    arrays, comment = stored_array.read_members(path, "an .npz file", name_of, _describe_npy)
+    arrays, comment = stored_array.members_and_comment(path, "an .npz file", name_of, _describe_npy)
     if not arrays:
         raise ValueError(f"{path} is a zip archive without arrays (.npy): {guess_type(path)}.")
     return ArrayFile(path, arrays, _note_in(comment))

@@ -201,7 +201,7 @@ class ArrayFile(dict[str, StoredArray]):
         return tuple(grid)
 
 
-def read_members(
+def members_and_comment(
     path: pathlib.Path, kind: str, name_of: Callable[[str], str | None], describe: Callable[[str, Extent, IO[bytes]], T]
 ) -> tuple[dict[str, T], bytes]:
     """Returns by name what `describe` makes of each member of a zip archive, and the archive's comment."""

@@ -89,7 +89,7 @@ def _read_zip(path: pathlib.Path) -> tuple[Any, dict[str, Extent]]:
         name = member.partition("/")[2]
         return name if name in ("data.pkl", "byteorder") or name.startswith("data/") else None
 
-    extents, _ = stored_array.read_members(path, "a file of torch.save", name_of, lambda name, extent, _: extent)
+    extents, _ = stored_array.members_and_comment(path, "a file of torch.save", name_of, lambda name, extent, _: extent)
     if "data.pkl" not in extents:
         raise ValueError(f"{path} is not a file of torch.save: {stored_array.guess_type(path)}.")
     order, pickled = extents.pop("byteorder", None), extents.pop("data.pkl")

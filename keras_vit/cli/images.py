@@ -75,8 +75,8 @@ def _count_classes(model: Any, weights: str) -> int:
     """Returns the number of classes of a classifier with one answer for an image; ValueError for other models."""
     if hasattr(model.config, "backbone"):
         raise ValueError(
-            f"{weights} has an output for each place of a picture, not for the whole: use `keras-vit segment` or "
-            "`keras-vit depth`."
+            f"{weights} is a {type(model).__name__}, which has no answer for the whole picture: use `keras-vit "
+            "segment`, `depth`, `detect` or `anomaly`."
         )
     if not hasattr(model.config, "classes"):
         raise ValueError(

@@ -85,11 +85,11 @@ def start_keras() -> None:
         return
     choose_backend()
     if IS_PROGRAM and not os.environ.get(TRACEBACK):
-        _silence_libraries()
+        _keep_stderr_for_python()
     import keras  # noqa: F401
 
 
-def _silence_libraries() -> None:
+def _keep_stderr_for_python() -> None:
     """Changes the process so that only Python can write to standard error from now on."""
     # Frameworks report what they miss at their start, and when they first compute; Keras starts TensorFlow late on the
     # other backends, too. TensorFlow 2.21 does it whatever its log level is, past `sys.stderr`.

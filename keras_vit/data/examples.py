@@ -416,23 +416,23 @@ def sampled(examples: Examples, sampling: str) -> Callable[[np.random.Generator]
     kind = TARGETS[examples.target]
     if not (kind.is_label and kind.has_classes):
         raise ValueError(f"sampling={sampling!r} needs classes, but the data has the target {examples.target!r}.")
-    groups = groups_of(examples)
-    counts = np.bincount(groups)
+    strata = strata_of(examples)
+    counts = np.bincount(strata)
     if kind.several:
-        counts = np.append(examples.labels.sum(axis=0), np.sum(groups == examples.classes))
-    weights = counts[groups] ** (-1.0 if sampling == "balanced" else -0.5)
+        counts = np.append(examples.labels.sum(axis=0), np.sum(strata == examples.classes))
+    weights = counts[strata] ** (-1.0 if sampling == "balanced" else -0.5)
 
     def draw(generator: np.random.Generator) -> np.ndarray:
-        order = np.lexsort((generator.random(len(groups)), groups))
+        order = np.lexsort((generator.random(len(strata)), strata))
         ends = np.cumsum(weights[order])
-        places = (generator.random() + np.arange(len(groups))) * (ends[-1] / len(groups))
-        return generator.permutation(order[np.minimum(np.searchsorted(ends, places, "right"), len(groups) - 1)])
+        places = (generator.random() + np.arange(len(strata))) * (ends[-1] / len(strata))
+        return generator.permutation(order[np.minimum(np.searchsorted(ends, places, "right"), len(strata) - 1)])
 
     return draw
 
 
-def groups_of(examples: Examples) -> np.ndarray:
-    """The group of each example: its class, its rarest label (`classes` for none), or for regression its label."""
+def strata_of(examples: Examples) -> np.ndarray:
+    """The stratum of each example: its class, its rarest label (`classes` for none), or for regression its label."""
     labels, kind = examples.labels, TARGETS[examples.target]
     if labels.ndim == 1:
         return labels

@@ -354,7 +354,7 @@ class MaskedImages(Annotated):
         raise ValueError(f"No training mask has the class {classes}, so the model could not learn it.{hint}")
 
     def numbers_seen(self, skip: bool = False) -> set[int]:
-        """Returns the numbers that occur in training masks, `ignore` as well, until all classes have been seen."""
+        """Returns the numbers that occur in training masks, and `ignore`; it stops when it has seen all classes."""
         examples, seen = self.open_examples("train", None, base.Reading(check="none")), set[int]()
 
         def one(i: int) -> list[int]:

@@ -179,21 +179,21 @@ def hold_out(examples: base.Examples, share: float, seed: int, split: str) -> ba
     """Returns the examples without a share of them for `split="train"`, or else those of that share alone."""
     # The seed draws them, and the share is that of each class to within one image, of which one is kept to train on; of
     # several labels the rarest counts, and numbers are held out from small to large.
-    groups, generator = base.groups_of(examples), np.random.default_rng([seed, HOLDOUT])
-    count, kind = round(share * len(groups)), TARGETS[examples.target]
+    strata, generator = base.strata_of(examples), np.random.default_rng([seed, HOLDOUT])
+    count, kind = round(share * len(strata)), TARGETS[examples.target]
     if kind.parts:
-        order, count = np.random.default_rng([seed, ORDER]).permutation(len(groups)), max(1, count)
+        order, count = np.random.default_rng([seed, ORDER]).permutation(len(strata)), max(1, count)
         held = order[:count]
     else:
-        order = np.lexsort((generator.random(len(groups)), groups))
+        order = np.lexsort((generator.random(len(strata)), strata))
         if kind.has_classes:
-            order = order[1:][groups[order][1:] == groups[order][:-1]]  # without one of each class
+            order = order[1:][strata[order][1:] == strata[order][:-1]]  # without one of each class
         held = np.array([generator.choice(part) for part in np.array_split(order, count)]) if count else order[:0]
-    most = min(len(order), len(groups) - 1)
+    most = min(len(order), len(strata) - 1)
     if not 1 <= count <= most:
-        found = f"holdout={share} of {len(groups)} images is {count}"
+        found = f"holdout={share} of {len(strata)} images is {count}"
         raise ValueError(f"{found}, but 1 to {most} can be held out. Pass another share.")
-    keep = np.sort(held) if split != "train" else np.setdiff1d(np.arange(len(groups)), held)
+    keep = np.sort(held) if split != "train" else np.setdiff1d(np.arange(len(strata)), held)
     return dataclasses.replace(
         examples.part(keep), fingerprint=fingerprint(examples.fingerprint, float(share), seed, split)
     )

@@ -237,7 +237,7 @@ def _move(image: np.ndarray, *matrix: float) -> np.ndarray:
 
 @functools.lru_cache(maxsize=16)  # In training there are ten: of each operation, both signs.
 def _nearest(matrix: tuple[float, ...], height: int, width: int) -> np.ndarray:
-    """Returns the number of the pixel that each pixel of a moved image shows, `(height, width)`, counted row by row."""
+    """Returns the number, row by row, of the pixel that each of a moved image shows; `height * width` for none."""
     a, b, c, d, e, f = np.array(matrix, "float32")
     columns = np.arange(width, dtype="float32")
     rows = np.arange(height, dtype="float32")[:, None]

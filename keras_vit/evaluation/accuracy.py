@@ -227,7 +227,7 @@ def evaluate(
     settings |= {"classes": getattr(config, "classes", None), "on_bad_image": on_bad_image, "target": target}
     settings |= {"title": "images" if progress and processes.first else None, "processes": processes}
     opened = open_batches(model, data, "test", **settings)
-    with processes.failing_together(), opened as (pairs, data_names, found_target, image_names):
+    with processes.explaining_lost_processes(), opened as (pairs, data_names, found_target, image_names):
         refuse(_OF_TARGETS, given, {"target": found_target})
         computed = _with_outputs(predictor(model), pairs, views)
         first = next(computed)

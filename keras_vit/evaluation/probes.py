@@ -377,7 +377,7 @@ def _features(model: Any, data: Any, split: str, processes: Processes = ALONE, *
     if isinstance(model, (VisionTransformer, BiT)):
         extractor = feature_extractor(model, ["pre_logits"])
     opened = open_batches(model, data, split, processes=processes, **options)
-    with processes.failing_together(), opened as (pairs, names, target, _):
+    with processes.explaining_lost_processes(), opened as (pairs, names, target, _):
         if target != "class":
             raise ValueError(f"A probe needs data of the target 'class', but {target!r} was given.")
         predict = predictor(extractor)

@@ -44,6 +44,11 @@ Examples:
 KEPT, UNDECIDED = 0.95, 0.05
 _NO_COMPARISON = "The model answers with one number everywhere, as with a new head: the comparison shows nothing."
 NAMED = 0.8  # share of the images that have to keep their class however undecided the model is
+_ADVICE = {
+    "float16": " The precision float32 may help.",
+    "dynamic_int8": " The precision float16 may help.",
+    "int8": " The precision dynamic_int8 may help, or fewer unusual calibration images.",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -162,11 +167,10 @@ def differences(
     errors = np.concatenate([np.abs(a - b).ravel() for a, b in zip(outputs, expected, strict=True)])
     largest, size = float(errors.max()), max(1.0, *(float(np.max(np.abs(batch))) for batch in expected))
     limit = (TOLERANCES[precision] if tolerance is None else tolerance) * size
-    help_ = "A higher precision may help, such as dynamic_int8 for int8, or fewer unusual calibration images."
     if not largest <= limit:
         raise RuntimeError(
             f"The {format} file does not return the outputs of the model: they differ by up to {largest:.1e}, more "
-            f"than the {limit:.1e} that {precision} may explain. {help_}"
+            f"than the {limit:.1e} that {precision} may explain.{_ADVICE.get(precision, '')}"
         )
     found = {"max_abs_error": largest, "mean_abs_error": float(errors.mean()), "tolerance": limit}
     if not classes:
@@ -183,7 +187,7 @@ def differences(
         undecided = "" if decided else f", and {1 - NAMED:.0%} where the model is undecided"
         raise RuntimeError(
             f"The {format} file names another class than the model for {1 - (kept if decided else top1):.0%} of the "
-            f"images, where {1 - KEPT:.0%} may change{undecided}. {help_}"
+            f"images, where {1 - KEPT:.0%} may change{undecided}.{_ADVICE.get(precision, '')}"
         )
     return found | {"top1_agreement": top1}
 

@@ -356,7 +356,7 @@ def another_size(config: Config) -> tuple[int, int]:
     return config.image_size_of((rows + 1, columns + 2))
 
 
-def check_images(name: str, images: ArrayLike, signature: Signature) -> np.ndarray:
+def comparison_images(name: str, images: ArrayLike, signature: Signature) -> np.ndarray:
     """Returns images as float32 if they are floats, as the model takes them, and as uint8 if they are integers."""
     images = to_numpy(images)
     size = "(n, height, width, channels)" if signature.any_size else f"(n, {', '.join(map(str, signature.shape[1:]))})"
@@ -383,7 +383,7 @@ def calibration_images(source: Any, config: Config | None, signature: Signature)
         if config is None:
             raise ValueError("calibration must be an array: the model does not say how pictures are resized.")
         source = _resized(source, config)
-    images = check_images("calibration", source, signature)
+    images = comparison_images("calibration", source, signature)
     if len(images) < FEWEST:
         raise ValueError(f"calibration must be at least {FEWEST} images; given: {len(images)}.")
     low, high = signature.value_range or (-np.inf, np.inf)
@@ -465,7 +465,7 @@ def compared_images(
     config: Any = input_config(model)
     calibrated = None
     if images is not None:
-        images = check_images("images", images, signature)
+        images = comparison_images("images", images, signature)
     if calibration is not None:
         calibration = calibration_images(calibration, config, signature)
         held = np.arange(len(calibration)) % 4 == 3  # every fourth is not calibrated with, if enough remain

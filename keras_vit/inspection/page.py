@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_vit._arguments import check_patterns, printable, require_packages, softmax
+from keras_vit._arguments import as_strings, printable, require_packages, softmax
 from keras_vit._page import Html, check_page_path, html_tiles, image_address, tag
 from keras_vit._page import write_page as write_html
 from keras_vit._pictures import SCALES, block_maxima, colour_numbers, palette
@@ -112,7 +112,7 @@ def write_page(
     links = [tag("li", tag("a", section.title, href=f"#part{i}")) for i, section in enumerate(sections)]
     parts = [_facts(model)]
     if notes:
-        odd = tag("ul", *(tag("li", note) for note in check_patterns("notes", notes)))
+        odd = tag("ul", *(tag("li", note) for note in as_strings("notes", notes)))
         parts.append(tag("aside", tag("strong", "Good to know"), odd, class_="notes"))
     parts.append(tag("nav", tag("ul", *links), aria_label="Parts of this page"))
     for i, section in enumerate(sections):

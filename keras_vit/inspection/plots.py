@@ -291,7 +291,7 @@ def _array(name: str, values: np.ndarray, axes: tuple[str, ...]) -> np.ndarray:
 
 
 def _pixels(image: np.ndarray) -> np.ndarray:
-    """Returns an image as values of 0..1, `(height, width, 3)`; floats of at most 1 are such already."""
+    """Returns an image `(height, width, 3)` as values of 0..1, which floats of at most 1 are; others are of 0..255."""
     image = np.asarray(image)
     if image.ndim != 3 or image.shape[2] not in (1, 3):
         raise ValueError(f"image must be (height, width, 1 or 3), but the shape {image.shape} was given.")

@@ -51,19 +51,19 @@ from keras_vit.preprocessing import Pipeline
 _TURNS: "weakref.WeakKeyDictionary[Any, threading.RLock]" = weakref.WeakKeyDictionary()
 
 
-def _checking_images(method: Callable[..., Any]) -> Any:
+def _guarded(method: Callable[..., Any]) -> Any:
     """A method of `keras.Model` that checks images first: on JAX, Keras has the weights when it finds an error."""
     # Of a `tf.data.Dataset`, shapes are those of its `element_spec`; values of generators and the like are those of the
     # first batch. One thread at a time runs it for a model, except for `predict` and its like on TensorFlow and
     # PyTorch, which keep no state.
 
     @functools.wraps(method)
-    def checking(self: Any, x: Any = None, *args: Any, **kwargs: Any) -> Any:
+    def guarded(self: Any, x: Any = None, *args: Any, **kwargs: Any) -> Any:
         if x is None:
             raise ValueError(f"{self.name} needs images (batch, height, width, channels), but None was given.")
         if isinstance(x, np.ndarray) and not x.dtype.isnative:
             x = x.astype(x.dtype.newbyteorder("="))  # PyTorch takes no other byte order
-        is_free = checking.__name__.startswith("predict") and keras.backend.backend() != "jax"
+        is_free = guarded.__name__.startswith("predict") and keras.backend.backend() != "jax"
         turn = contextlib.nullcontext() if is_free else _TURNS.setdefault(self, threading.RLock())
         batch = getattr(x, "element_spec", x)  # of tf.data
         if batch is not x and isinstance(batch, tuple):  # with labels
@@ -76,7 +76,7 @@ def _checking_images(method: Callable[..., Any]) -> Any:
         with turn, self._kept_weights():
             return method(self, x, *args, **kwargs)
 
-    return checking
+    return guarded
 
 
 def _return_free_memory() -> None:
@@ -113,7 +113,9 @@ class _Functions:
         """Whether these are a model's functions, and nothing has changed."""
         return self.number == LastChange.number and self.owner == id(model)
 
-    def call(self, training: bool) -> Callable[..., Any]:
+    def step_caller(self, training: bool) -> Callable[..., Any]:
+        """Returns what runs a step of the program: its flat function, or its layer where Keras has to cast."""
+
         def call(number: int, layer: Any, args: Any, options: Any) -> Any:
             function = self.of_steps[number]
             if isinstance(function, FlatLayer):
@@ -219,7 +221,7 @@ class ConfiguredModel(Noting, TrackingModel, SharedModel, keras.Model):
             return super().call(inputs, training=training, mask=mask)
         if keras.backend.standardize_dtype(inputs.dtype) != self.inputs[0].dtype:
             inputs = keras.ops.cast(inputs, self.inputs[0].dtype)
-        return call_flat(device, self._program.run, inputs, self._functions().call(bool(training)))
+        return call_flat(device, self._program.run, inputs, self._functions().step_caller(bool(training)))
 
     def quantize(self, mode: Any = None, config: Any = None, filters: Any = None, **options: Any) -> None:
         """Quantizes the weights as Keras does; ValueError for float8 beside adapters, which Keras does not compute."""
@@ -315,12 +317,12 @@ class ImageModel(ConfiguredModel):
         self._warned = False
         self.input_spec = None
 
-    predict = _checking_images(SharedModel.predict)
-    fit = _checking_images(keras.Model.fit)
-    evaluate = _checking_images(keras.Model.evaluate)
-    train_on_batch = _checking_images(keras.Model.train_on_batch)
-    test_on_batch = _checking_images(keras.Model.test_on_batch)
-    predict_on_batch = _checking_images(keras.Model.predict_on_batch)
+    predict = _guarded(SharedModel.predict)
+    fit = _guarded(keras.Model.fit)
+    evaluate = _guarded(keras.Model.evaluate)
+    train_on_batch = _guarded(keras.Model.train_on_batch)
+    test_on_batch = _guarded(keras.Model.test_on_batch)
+    predict_on_batch = _guarded(keras.Model.predict_on_batch)
 
     @contextlib.contextmanager
     def _kept_weights(self) -> Iterator[None]:

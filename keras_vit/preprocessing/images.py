@@ -216,6 +216,7 @@ def is_file(source: Any) -> bool:
 
 @contextlib.contextmanager
 def _opened(file: Any) -> Iterator[Any]:
+    """Within it, a file that is open, or a PIL image as given; errors become a ValueError that names it."""
     if not is_file(file):
         advice = (
             "Pass io.BytesIO(data)." if isinstance(file, (bytes, bytearray)) else "To scale arrays, use resize_images."
@@ -236,12 +237,15 @@ def _opened(file: Any) -> Iterator[Any]:
             called = repr(str(file)) if is_path else called
             hint = "" if isinstance(error, OtherPixels) else " The file may be damaged."
             if type(error).__name__ == "UnidentifiedImageError":  # whose message has the address of an object
-                source.seek(4)
-                is_heic = source.read(8) in (b"ftypheic", b"ftypheix", b"ftypmif1")
+                seekable = getattr(source, "seekable", lambda: False)()
+                is_heic = seekable and source.seek(4) == 4 and source.read(8) in _HEIC
                 hint = "" if is_heic else " The file may be damaged, or not a picture."
                 known = "it is a HEIC, which is not supported. Convert it to JPEG"
                 error = ValueError(known if is_heic else "its format is not known")
             raise ValueError(f"{called} could not be read as a picture: {error}.{hint}") from error
+
+
+_HEIC = (b"ftypheic", b"ftypheix", b"ftypmif1")  # bytes 4 to 12 of a file
 
 
 class OtherPixels(ValueError):

@@ -17,7 +17,7 @@ from keras_vit._terminal import ClassesResult, Column, ProgressBar, Table, Table
 from keras_vit.data import ImageStream, MaskedImages, open_data, open_masks
 from keras_vit.data.masks import names_beside
 from keras_vit.models import EoMT, LinearSegmenter
-from keras_vit.segmentation.segmenting import Segmentation, check_classes, segment
+from keras_vit.segmentation.segmenting import Segmentation, segment, sorted_classes
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -343,7 +343,7 @@ class PanopticQuality:
     @checked
     def __init__(self, classes: Positive, stuff: Collection[int] = ()) -> None:
         self.classes = classes
-        self.stuff = tuple(check_classes("stuff", stuff, self.classes))
+        self.stuff = tuple(sorted_classes("stuff", stuff, self.classes))
         self._pictures = 0
         self._counts = np.zeros((3, self.classes), "int64")  # matched, invented, missed
         self._overlap = np.zeros(self.classes)

@@ -119,7 +119,7 @@ def semantic(classes: np.ndarray, names: tuple[str, ...] | None) -> Segmentation
     return Segmentation(classes.astype("int32"), segments, "semantic")
 
 
-def check_classes(name: str, given: Any, classes: int) -> list[int]:
+def sorted_classes(name: str, given: Any, classes: int) -> list[int]:
     """Returns numbers of classes, one or several, sorted, each once; ValueError unless integers in 0..classes - 1."""
     given = given.tolist() if isinstance(given, np.ndarray) else given
     labels = list(given) if isinstance(given, Iterable) and given != "" else [given]
@@ -183,7 +183,7 @@ def segment(
         task = getattr(config, "task", None) or ("panoptic" if kind == "EoMT" else "semantic")
     if kind != "EoMT":
         check_choice("task", task, ("semantic",))
-    stuff = check_classes("stuff_classes", stuff_classes, config.classes)
+    stuff = sorted_classes("stuff_classes", stuff_classes, config.classes)
     given = {"threshold": threshold, "overlap": overlap, "stuff_classes": stuff, "scales": tuple(scales), "flip": flip}
     refuse(_OF_TASKS, given, {"task": task, "model": kind})
     threshold = THRESHOLD if threshold is None else threshold

@@ -173,12 +173,12 @@ class ImageText(WithTexts, SharedModel, keras.Model):
         if isinstance(held, tuple) and held:
             # Keras takes (x, y), where x is itself a pair; a pair alone is x.
             pair, *rest = held if isinstance(held[0], tuple) and not any(map(is_file, held[0])) else (held,)
-            kwargs["validation_data"] = (self._pair(pair), *rest)
-        return super().fit(self._pair(x), *args, **kwargs)
+            kwargs["validation_data"] = (self._prepared(pair), *rest)
+        return super().fit(self._prepared(x), *args, **kwargs)
 
     def evaluate(self, x: Any = None, *args: Any, **kwargs: Any) -> Any:
         """What Keras's `evaluate` returns, the loss and metrics, for pairs as `fit` takes them."""
-        return super().evaluate(self._pair(x), *args, **kwargs)
+        return super().evaluate(self._prepared(x), *args, **kwargs)
 
     def predict(self, x: Any, batch_size: int | None = None, *, verbose: Any = "auto") -> np.ndarray:
         """`logits` of all images and texts in `x = (images, texts)`; ValueError if `x` is not a pair."""
@@ -186,7 +186,7 @@ class ImageText(WithTexts, SharedModel, keras.Model):
             raise ValueError(f"x must be a pair (images, texts), but {type(x).__name__} was given.")
         return self.logits(*x, batch_size=32 if batch_size is None else batch_size)
 
-    def _pair(self, x: Any) -> Any:
+    def _prepared(self, x: Any) -> Any:
         """Returns images and token ids as the towers take them, of `(images, texts)`; anything else as it is."""
         if not (isinstance(x, tuple) and len(x) == 2):
             return self.image_encoder.watch_values(x)

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from keras_vit import _arguments
-from keras_vit._arguments import check_patterns, check_type, printable, require_packages, unit_vectors, whole_number
+from keras_vit._arguments import as_strings, check_type, printable, require_packages, unit_vectors, whole_number
 from keras_vit._files import expanded_path, weights_folder
 from keras_vit._terminal import ProgressBar
 from keras_vit.checkpoints.files import Sidecars, parse_json
@@ -71,7 +71,7 @@ class Tokenizer:
         Raises TypeError if a text is not a string, ValueError for invalid Unicode, and ImportError if ftfy is missing,
         which cleans the texts of a CLIP.
         """
-        texts = check_patterns("texts", texts)
+        texts = as_strings("texts", texts)
         for text in texts:
             if any("\ud800" <= letter <= "\udfff" for letter in text):
                 raise ValueError(f"texts must be valid Unicode, but {text!r:.80} has an unpaired surrogate.")

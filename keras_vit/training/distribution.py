@@ -245,7 +245,7 @@ def distributed(distribution: Distribution) -> Iterator[Processes]:
     elif processes.joint and keras.distribution.distribution() is None:
         devices = keras.distribution.list_devices()
         scope = keras.distribution.DataParallel(devices=devices, auto_shard_dataset=False).scope()
-    with processes.failing_together(), scope:
+    with processes.explaining_lost_processes(), scope:
         yield processes
 
 

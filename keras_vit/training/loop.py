@@ -47,7 +47,7 @@ _SHARES = {
 _FILES = ("step-*.npz", "log.csv", "model.keras", "adapters.npz", "classes.txt", "curve.png", "masks.png", "boxes.png")
 
 
-def check_callbacks(callbacks: Any, averages: bool) -> None:
+def check_callbacks(callbacks: Any, recipe: Recipe) -> None:
     """Raises TypeError unless it is a sequence of callbacks, ValueError if one works against the recipe."""
     if not isinstance(callbacks, Sequence) or not all(isinstance(c, keras.callbacks.Callback) for c in callbacks):
         raise TypeError(f"callbacks must be a list of Keras callbacks, but {callbacks!r} was given.")
@@ -56,7 +56,9 @@ def check_callbacks(callbacks: Any, averages: bool) -> None:
         if isinstance(callback, (keras.callbacks.LearningRateScheduler, keras.callbacks.ReduceLROnPlateau)):
             raise ValueError(f"callbacks has a {name}, but the recipe sets the learning rate (recipe.replace(...)).")
         stores = (keras.callbacks.ModelCheckpoint, keras.callbacks.BackupAndRestore, keras.callbacks.SwapEMAWeights)
-        if averages and (isinstance(callback, stores) or getattr(callback, "restore_best_weights", False)):
+        if recipe.polyak is not None and (
+            isinstance(callback, stores) or getattr(callback, "restore_best_weights", False)
+        ):
             raise ValueError(
                 f"callbacks has a {name}, which would store or restore other weights than the averages (polyak). Give "
                 'recipe.replace(keep="best") in its place.'

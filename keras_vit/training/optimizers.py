@@ -32,8 +32,8 @@ def sum_of_squares(gradient: Any) -> Any:
 
 
 @with_faster_forms
-def clip_all(gradient: Any, gradients: list[Any], largest: float | None, epsilon: float) -> tuple[Any, list[Any]]:
-    """Returns the common norm of gradients, `gradient` among them, and these, scaled to `largest` if there is one."""
+def norm_and_clipped(first: Any, gradients: list[Any], largest: float | None, epsilon: float) -> tuple[Any, list[Any]]:
+    """Returns the common norm of gradients, and these, scaled to `largest` if given; `first` chooses the form."""
     norm = ops.sqrt(ops.sum(ops.stack([sum_of_squares(one) for one in gradients])))
     if largest:
         # Where the norm is not finite, neither are the gradients then: a broken step shows.
@@ -136,7 +136,7 @@ class ViTOptimizer(DecayingOptimizer):
         if self.average_gradients is not None:
             grads = self.average_gradients(grads)
         grads, replicas = over_replicas(grads)
-        norm, grads = clip_all(grads[0], grads, self.global_clipnorm, self.clip_epsilon)
+        norm, grads = norm_and_clipped(grads[0], grads, self.global_clipnorm, self.clip_epsilon)
         self.gradient_norm.assign(norm)
         if not self.global_clipnorm:
             grads = super().clip_gradients(grads)

@@ -65,7 +65,7 @@ Steps = Annotated[
 ]
 
 
-def _weights(name: str, value: Any) -> Any:
+def _class_weight(name: str, value: Any) -> Any:
     """Returns the factors of classes: "balanced", or numbers by the names of classes."""
     if isinstance(value, dict):
         return {as_python(key): FROM_0(f"{name}[{key!r}]", weight) for key, weight in value.items()}
@@ -184,7 +184,7 @@ class Recipe(Options):
     drop_path: Rate = option(0.0, when=_PATHS)
     loss: Literal["softmax", "sigmoid"] = option("softmax", when=_LOGITS)
     label_smoothing: Rate = option(0.0, when=_LOGITS)
-    class_weight: Annotated[str | dict[str, float], _weights] | None = option(None, when=_LABELS, hash=False)
+    class_weight: Annotated[str | dict[str, float], _class_weight] | None = option(None, when=_LABELS, hash=False)
     sampling: Literal["balanced", "sqrt"] | None = option(None, when=_CLASSES)
     head_bias: Finite = option(0.0, when=_LOGITS)  # in regression the mean of the labels is taken
     polyak: Annotated[float, INSIDE] | None = None
@@ -217,9 +217,8 @@ class Recipe(Options):
         it is also changed. Raises TypeError for an unknown field; TypeError or ValueError for a field out of its range,
         or fields that do not go together.
         """
-        others = (("steps", "epochs"), ("epochs", "steps"))
-        gone = {two: None for one, two in others if changes.get(one) is not None and changes.get(two) is None}
-        new = super(Recipe, self.adapted(**gone)).replace(**changes)
+        has_length = any(changes.get(name) is not None for name in ("steps", "epochs"))
+        new = super(Recipe, self.adapted(steps=None, epochs=None) if has_length else self).replace(**changes)
         if new.steps is None or new.steps == self.steps or "warmup_steps" in changes:
             return new
         names, warmup, most = ["warmup_steps"], new.warmup_steps, max(new.steps / 2, 1)
@@ -388,8 +387,7 @@ def build_schedule(recipe: Recipe, steps: Positive | None = None) -> "WarmupDeca
 
     warmup = recipe.warmup_steps
     if steps is not None and warmup >= 1 and warmup > steps / 2:  # below 1 it is a share of them
-        share = warmup / recipe.steps if recipe.steps and recipe.steps > 2 * warmup else 0.1
-        warmup = int(steps * share)
+        warmup = int(steps * (warmup / recipe.steps if recipe.steps and recipe.steps > 2 * warmup else 0.1))
     total = recipe.total_steps() if steps is None else steps
     return WarmupDecay(
         recipe.learning_rate, total, recipe.schedule, warmup_steps=warmup, end=recipe.end, power=recipe.power

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import keras
 
-from keras_vit._arguments import Source, check_choice, check_type, listing, matches, warn_caller
+from keras_vit._arguments import Source, check_choice, check_type, listing, warn_caller
 from keras_vit._files import replacing, write_text
 from keras_vit._keras import layers_inside, set_random_seed, without_importing_tensorflow
 from keras_vit._options import FROM_0, INSIDE, check
@@ -28,10 +28,9 @@ from keras_vit.data.targets import NONE, kind_of, kind_of_data
 from keras_vit.models import ImageModel, VisionTransformer, adapted_layers, merge_lora
 from keras_vit.training.distribution import Batch, Sharing, distributed, on_devices_of, reset_randomness
 from keras_vit.training.loop import Loop, RunFolder, check_callbacks, draw_curve, report
-from keras_vit.training.optimizers import is_moved_by_muon
 from keras_vit.training.recipes import TASKS, Recipe, as_recipe, build_optimizer, build_schedule
 from keras_vit.training.tasks import Model, Request, Run, Task, split_options, summary
-from keras_vit.training.trainable import add_lora, freeze, has_adapters, rate_multipliers, save_adapters
+from keras_vit.training.trainable import adapt, save_adapters
 from keras_vit.zoo import load
 
 if TYPE_CHECKING:
@@ -116,8 +115,9 @@ def train(
     changes, settings = split_options(options)
     recipe = as_recipe(recipe, changes)
     validation = float(_HELD_OUT("validation", validation)) if isinstance(validation, numbers.Real) else validation
-    task = _task_of(recipe.task or kind_of(recipe.augmentation).task) if task is None else task
-    check_type("task", task, Task, "what training.distillation(teacher) returns (names: recipe.replace(task=name))")
+    if task is not None:
+        check_type("task", task, Task, "what training.distillation(teacher) returns (names: recipe.replace(task=name))")
+    task = task or _task_of(recipe.task or kind_of(recipe.augmentation).task)
     if "task" in recipe.given and recipe.task not in (None, task.name):
         raise ValueError(f"The recipe has task={recipe.task!r}, but this call is for {task.title}: use training.train.")
     return run_task(Request(model, data, validation, settings, target), recipe, task, output)
@@ -357,7 +357,7 @@ def finetune_detection(
 def run_task(request: Request, recipe: Recipe, task: Task, output: str | os.PathLike[str] | None = None) -> Trained:
     """Runs a task from its arguments to the files that it leaves."""
     settings = request.settings
-    check_callbacks(settings.callbacks, averages=recipe.polyak is not None)
+    check_callbacks(settings.callbacks, recipe)
     refuse_to_empty(request.model, output, settings.resume)
     request = task.data(request, recipe)
     evaluated = data_to_evaluate_on(request, recipe, task)
@@ -409,8 +409,9 @@ def data_to_evaluate_on(request: Request, recipe: Recipe, task: Task) -> Any:
     if task.uses_test_split and has_test_split(request.data, request.settings.class_names):
         return request.data
     if recipe.keep == "best" or recipe.patience is not None:
-        option = "patience" if recipe.patience is not None else "keep='best'"
-        raise ValueError(f"{option} needs images to evaluate on: give validation=, or a folder with test/.")
+        raise ValueError(
+            "keep='best' and patience need images to evaluate on: give validation=, or a folder with test/."
+        )
     return None
 
 
@@ -490,9 +491,10 @@ def settled(recipe: Recipe, images: ImageStream, task: Task) -> Recipe:
         wanted, found = listing(task.targets), images.target
         raise ValueError(f"{task.objective} takes data of the target {wanted}, but this data has the target {found!r}.")
     check(recipe, {"target": images.target, "objective": task.objective})
-    warmups = {name: getattr(recipe, name) for name in ("warmup_steps", "backbone_warmup_steps")}
-    own, given = {name: steps for name, steps in warmups.items() if name in recipe.given}, recipe.given
-    recipe = recipe.replace(steps=recipe.total_steps(images.examples), **own).adapted(given)
+    warmups = {
+        name: getattr(recipe, name) for name in recipe.given.intersection(("warmup_steps", "backbone_warmup_steps"))
+    }
+    recipe = recipe.replace(steps=recipe.total_steps(images.examples), **warmups).adapted(recipe.given)
     if images.kind.several:
         recipe = recipe.adapted(loss="sigmoid")
     build_schedule(recipe)  # raises where steps and warm-up do not fit
@@ -505,23 +507,7 @@ def prepare_model(request: Request, recipe: Recipe, images: ImageStream, task: T
         check(recipe, {"model": type(request.model).__name__})
     model = task.model(request, recipe, images)
     check(recipe, {"model": type(model).__name__})
-    targets = None if recipe.lora_targets == Recipe.lora_targets else recipe.lora_targets
-    if recipe.lora_rank is not None and not has_adapters(model, recipe.lora_rank, targets, recipe.lora_alpha):
-        add_lora(model, recipe.lora_rank, recipe.lora_targets, alpha=recipe.lora_alpha)
-    if recipe.freeze:
-        freeze(model, recipe.freeze)
-    if not model.trainable_weights:
-        raise ValueError(f"All of {model.name} is frozen, so nothing would be learned: unfreeze(model, 'head') first.")
-    if "layer_decay" in recipe.given:  # a published recipe's is for models of all kinds
-        slower = [pattern for pattern, rate in rate_multipliers(recipe, model).items() if rate != 1]
-        trains = any(matches(weight.path, pattern) for weight in model.trainable_weights for pattern in slower)
-        if slower and not trains:  # a decay of 1.0 makes none slower
-            raise ValueError(
-                f"layer_decay={recipe.layer_decay} is for layers below the head, but none of them trains: give "
-                "layer_decay=None, or let them train."
-            )
-    if recipe.optimizer == "muon" and not any(map(is_moved_by_muon, model.trainable_weights)):
-        raise ValueError(f"optimizer='muon' moves matrices of blocks, but none of {model.name} trains. Give 'adamw'.")
+    adapt(model, recipe)
     return model
 
 

@@ -70,6 +70,7 @@ def split_options(options: Mapping[str, Any]) -> tuple[dict[str, Any], RunOption
     own, fields = ({field.name for field in dataclasses.fields(kind)} for kind in (RunOptions, Recipe))
     refuse_unknown(options, own | fields, "A run")
     changes = {name: value for name, value in options.items() if name in fields}
+    # None stands for the recipe's own value.
     fixed = {"steps", "epochs"} | {name for name in changes if getattr(Recipe, name, None) is not None}
     changes = {name: value for name, value in changes.items() if value is not None or name not in fixed}
     return changes, RunOptions(**{name: value for name, value in options.items() if name in own})

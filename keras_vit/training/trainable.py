@@ -4,7 +4,7 @@ import difflib
 import json
 import os
 import zipfile
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,24 +12,24 @@ import keras
 import numpy as np
 from keras import ops
 
-from keras_vit._arguments import check_patterns, listing, matches
+from keras_vit._arguments import as_strings, listing, matches
 from keras_vit._keras import layers_inside, own_trainable_weights, register_weights
 from keras_vit._options import PART, Above0, Positive, checked
 from keras_vit.checkpoints.files import write_npz
 from keras_vit.models import DenseModel, EoMT, adapted_layers, layers_by_path, require_adapters, weights_by_path
-from keras_vit.training.optimizers import AdamW, WarmupDecay
+from keras_vit.training.optimizers import AdamW, WarmupDecay, is_moved_by_muon
 
 HEADS = ("head", "head_norm", "queries", "mask_head", "class_head", "upscale_*")  # layers that train beside adapters
 EOMT_HEAD = ("queries", "query_rotation", "map", "mask_head", "class_head", "upscale_*")  # those of an EoMT
-Names = Annotated[str | Iterable[str], check_patterns]  # patterns; a function that is `checked` has a tuple of them
+Names = Annotated[str | Iterable[str], as_strings]  # patterns; a function that is `checked` has a tuple of them
 _ABOUT = "keras_vit_lora"  # the array in a file of adapters that says what they belong to
 
 
 @checked
 def freeze(model: keras.Model, patterns: Names) -> list[str]:
-    """Freezes layers or single weights, also in files that the model is saved to. Compile the model after this.
+    """Freezes layers or single weights, and returns the names of all weights that do not train now.
 
-    Returns the names of all weights that do not train now.
+    Files that the model is saved to keep this. Compile the model after it.
 
     Args:
         model: The model, changed in place.
@@ -126,11 +126,11 @@ def add_lora(
     alpha: Above0 | None = None,
     train: Names = HEADS,
 ) -> list[str]:
-    """Adds adapters of low rank and freezes all other layers except `train`. Compile the model after this.
+    """Adds adapters of low rank, freezes all else but `train`, and returns the names of all weights that train now.
 
     A kernel W becomes W + alpha / rank * A B, where A and B train, and W does not. B starts with zeros, so the outputs
-    are the same at first. Saved files keep the adapters; `merge_lora` returns a model without them. Returns the names
-    of all weights that train now. TypeError or ValueError if an argument is wrong; the model does not change then.
+    are the same at first. Saved files keep the adapters; `merge_lora` returns a model without them. Compile the model
+    after this. TypeError or ValueError if an argument is wrong; the model does not change then.
 
     Args:
         model: The model, changed in place.
@@ -167,16 +167,33 @@ def _dense_layers(
     return {name: able[name] for name in chosen}
 
 
-def has_adapters(model: keras.Model, rank: int, targets: Sequence[str] | None, alpha: float | None) -> bool:
-    """Whether the adapters of a model are those that `add_lora` would give it, so that they can go on.
+def adapt(model: keras.Model, recipe: Any) -> None:
+    """Gives a model the adapters and the frozen layers of a recipe; ValueError if it would learn nothing by it."""
+    if recipe.lora_rank is not None and not _goes_on(model, recipe):
+        add_lora(model, recipe.lora_rank, recipe.lora_targets, alpha=recipe.lora_alpha)
+    if recipe.freeze:
+        freeze(model, recipe.freeze)
+    if not model.trainable_weights:
+        raise ValueError(f"All of {model.name} is frozen, so nothing would be learned: unfreeze(model, 'head') first.")
+    if "layer_decay" in recipe.given:  # a published recipe's is for models of all kinds
+        slower = [pattern for pattern, rate in rate_multipliers(recipe, model).items() if rate != 1]
+        trains = any(matches(weight.path, pattern) for weight in model.trainable_weights for pattern in slower)
+        if slower and not trains:  # a decay of 1.0 makes none slower
+            raise ValueError(
+                f"layer_decay={recipe.layer_decay} is for layers below the head, but none of them trains: give "
+                "layer_decay=None, or let them train."
+            )
+    if recipe.optimizer == "muon" and not any(map(is_moved_by_muon, model.trainable_weights)):
+        raise ValueError(f"optimizer='muon' moves matrices of blocks, but none of {model.name} trains. Give 'adamw'.")
 
-    None for `targets` or `alpha`: any. Raises ValueError for targets that fit nothing.
-    """
+
+def _goes_on(model: keras.Model, recipe: Any) -> bool:
+    """Whether a model has the adapters of a recipe, which train further; ValueError for targets that fit nothing."""
     adapted = adapted_layers(model)
-    wrong_alpha = alpha is not None and {layer.lora_alpha for layer in adapted.values()} != {alpha}
-    if wrong_alpha or {layer.lora_rank for layer in adapted.values()} != {rank}:
+    alphas, ranks = ({getattr(layer, name) for layer in adapted.values()} for name in ("lora_alpha", "lora_rank"))
+    if ranks != {recipe.lora_rank} or (recipe.lora_alpha is not None and alphas != {recipe.lora_alpha}):
         return False
-    return targets is None or adapted.keys() == _dense_layers(model, targets).keys()
+    return "lora_targets" not in recipe.given or adapted.keys() == _dense_layers(model, recipe.lora_targets).keys()
 
 
 def save_adapters(model: keras.Model, path: str | os.PathLike[str]) -> Path:
@@ -272,7 +289,8 @@ def rate_multipliers(recipe: Any, model: Any) -> dict[str, float]:
     # queries have the whole rate.
     if not isinstance(model, EoMT):
         return {} if recipe.layer_decay is None else layer_decay(model, recipe.layer_decay)
-    config, decay = model.config, 1.0 if recipe.layer_decay is None else recipe.layer_decay
+    decay = 1.0 if recipe.layer_decay is None else recipe.layer_decay
+    config = model.config
     last, first_with_queries = config.backbone.depth - 1, config.backbone.depth - config.query_blocks
     multipliers = {}
     for layer in model.layers:

@@ -105,6 +105,8 @@ def test_it_works_or_says_whom_it_is_for(run, files, photo, colours, tmp_path, m
     assert not re.search(r"has no attribute|\w+Error|None", message), message
     if command.split()[0] in ("classify", "depth", "detect", "segment") and kind != "words":
         assert f"`keras-vit {command}` takes " in message
+    if command == "predict" and "no answer for the whole" in message:
+        assert all(f"`{other}`" in message.replace("keras-vit ", "") for other in ("segment", "depth", "detect"))
     assert len(message) < 600 and message.count("\n") <= 2, message
     assert not list(tmp_path.glob("OUT*"))
 

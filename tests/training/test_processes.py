@@ -178,7 +178,7 @@ def test_strategies_of_several_processes_are_refused(backend):
 
 def test_failures_that_are_nobodys_loss_stay():
     """A lost process is told in plain words, an error of this one as it is."""
-    with pytest.raises(RuntimeError, match="out of memory"), Processes(0, 2).failing_together():
+    with pytest.raises(RuntimeError, match="out of memory"), Processes(0, 2).explaining_lost_processes():
         raise RuntimeError("CUDA out of memory")
-    with pytest.raises(ConnectionError, match="Another of the processes"), Processes(0, 2).failing_together():
+    with pytest.raises(ConnectionError, match="Another of the processes"), Processes(0, 2).explaining_lost_processes():
         raise RuntimeError("[gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:5")

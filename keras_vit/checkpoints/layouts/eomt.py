@@ -157,7 +157,7 @@ def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
         warnings=trunk.warnings,
         is_grid_known=trunk.is_grid_known,
     )
-    return pytorch.without_unused(made, _UNUSED)
+    return pytorch.without_expected(made, _UNUSED)
 
 
 def _check_masking(file: Mapping[str, StoredArray], names: Mapping[str, str], family: Family) -> None:

@@ -117,7 +117,7 @@ def plans(file: Arrays, sidecars: Sidecars) -> tuple[Plan, Plan]:
     texts = {array.name for array in text.arrays.values()}
     arrays = {name: array for name, array in file.items() if array.name not in texts}
     images = Plan(layout=LAYOUT, dialect=kind, stored=config, arrays=arrays, warnings=backbone.warnings + text.warnings)
-    images = pytorch.without_unused(images, rf"{_UNUSED}|{kind}\.({'|'.join(EXTRAS)})")
+    images = pytorch.without_expected(images, rf"{_UNUSED}|{kind}\.({'|'.join(EXTRAS)})")
     stored = dataclasses.replace(text.stored, pooling="largest_id", end_id=None)
     return images, dataclasses.replace(text, stored=stored)
 

@@ -107,8 +107,8 @@ def collect(file: Mapping[str, StoredArray], anchor: str, modules: Sequence[str]
     return Found(outer, module, arrays, unused)
 
 
-def without_unused(plan: Plan, pattern: str) -> Plan:
-    """Returns the plan with arrays that have no row counted as unused: their names match a pattern of no effect."""
+def without_expected(plan: Plan, pattern: str) -> Plan:
+    """Returns the plan, its arrays without a row counted as unused if they match a pattern; ValueError for others."""
     wanted = {row.name for row in plan.rows}
     strange, unused = [], []
     for name in plan.arrays.keys() - wanted:
@@ -157,7 +157,7 @@ def plan_of(found: Found, trunk: "Trunk", pattern: str, beside: str, **fields: A
     of_trunk = {"warnings": trunk.warnings, "is_grid_known": trunk.is_grid_known}
     fields = {"arrays": found.arrays, "unused": found.unused, **of_trunk, **fields}
     plan = Plan(prefix=f"{found.outer}{found.module}", **fields)
-    return without_unused(plan, pattern if found.module else rf"{pattern}|{beside}")
+    return without_expected(plan, pattern if found.module else rf"{pattern}|{beside}")
 
 
 # What publishers call the parts
@@ -213,17 +213,17 @@ class Family:
         """Returns this family as a file calls its parts: of each field's choices the first whose arrays are there."""
         found = self
 
-        def is_there(field: str, option: Any) -> bool:
-            if field == "blocks":
-                return any(name.startswith(f"{option}0.") for name in arrays)
+        def has_arrays(part: str, spelling: Any) -> bool:
+            if part == "blocks":
+                return any(name.startswith(f"{spelling}0.") for name in arrays)
             names = [
-                [f"{start}{part}{end}" for start in ("", f"{found.blocks}0.") for end in ("", ".weight", "weight")]
-                for part in ((option,) if isinstance(option, str) else option)
+                [f"{start}{name}{end}" for start in ("", f"{found.blocks}0.") for end in ("", ".weight", "weight")]
+                for name in ((spelling,) if isinstance(spelling, str) else spelling)
             ]
             return all(any(name in arrays for name in spellings) for spellings in names)
 
         for field, options in choices.items():
-            chosen = next((option for option in options if is_there(field, option)), getattr(found, field))
+            chosen = next((option for option in options if has_arrays(field, option)), getattr(found, field))
             found = dataclasses.replace(found, **{field: chosen})
         return found
 

@@ -180,10 +180,10 @@ def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
     if is_naflex and not metadata.architecture:  # its arrays tell it
         metadata = dataclasses.replace(metadata, architecture=timm_json.NAFLEX)
     if is_mixer:
-        family, trunk = _TIMM, _mixer_trunk(arrays, metadata)
+        family, trunk = _TIMM, _mixer_trunk_fields(arrays, metadata)
     else:
         _refuse(arrays, family, metadata.architecture)
-        trunk = _trunk(arrays, sidecars, metadata, family)
+        trunk = _trunk_fields(arrays, sidecars, metadata, family)
     stored, warnings = _timm_config(arrays, metadata, trunk, family, of_text)
     used = None
     if not (is_naflex or is_mixer):  # which have no size of their own, or one alone
@@ -212,7 +212,7 @@ def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
     )
 
 
-def _mixer_trunk(arrays: Mapping[str, StoredArray], metadata: TimmMetadata) -> Trunk:
+def _mixer_trunk_fields(arrays: Mapping[str, StoredArray], metadata: TimmMetadata) -> Trunk:
     name = metadata.architecture
     if name and "mixer" not in name:
         raise ValueError(f"The architecture must be an MLP-Mixer for these arrays, but is {printable(name, 100)}.")
@@ -326,7 +326,9 @@ def _pe_fields(arrays: Mapping[str, StoredArray], metadata: TimmMetadata, known:
     return found
 
 
-def _trunk(arrays: Mapping[str, StoredArray], sidecars: Sidecars, metadata: TimmMetadata, family: Family) -> Trunk:
+def _trunk_fields(
+    arrays: Mapping[str, StoredArray], sidecars: Sidecars, metadata: TimmMetadata, family: Family
+) -> Trunk:
     """Returns what arrays, architecture and timm's arguments tell of a model up to its last normalisation."""
     has = arrays.keys().__contains__
     architecture, arguments, is_timms = metadata.architecture, metadata.arguments, family.title == "timm"

@@ -93,7 +93,7 @@ def _to_float16(source: Path, target: Path) -> None:
             f"{peak:.3g}. Take precision='float32'."
         )
     exact = [node.name for node in model.graph.node if re.search(EXACT, node.name)]
-    with _quiet(target.parent):
+    with _quietly_in(target.parent):
         options = {"max_finite_val": float16.LARGEST, "keep_io_types": True, "node_block_list": exact}
         model = convert_float_to_float16(model, **options)
     # Where two operators that stay in float32 take one value, the converter adds the same cast twice.
@@ -108,7 +108,7 @@ def _to_float16(source: Path, target: Path) -> None:
 
 
 @contextlib.contextmanager
-def _quiet(folder: Path) -> Iterator[Any]:
+def _quietly_in(folder: Path) -> Iterator[None]:
     """Within it, temporary files, which are as large as the model, go into a folder, and libraries log errors only."""
     old, tempfile.tempdir = tempfile.tempdir, str(folder)
     before = logging.root.manager.disable
@@ -162,7 +162,7 @@ class ONNX(Format):
         import tf2onnx
 
         module = tensorflow_module(model, signature, self.name)
-        with _quiet(path.parent), _uncopied_constants():
+        with _quietly_in(path.parent), _uncopied_constants():
             proto, _ = tf2onnx.convert.from_function(
                 module.serve,
                 input_signature=module.serve.input_signature,
@@ -237,7 +237,7 @@ class ONNX(Format):
         # float32.
         unsigned, extra = quantization.QuantType.QUInt8, {"MatMulConstBOnly": True}
         options: dict[str, Any] = {"per_channel": True, "weight_type": unsigned}
-        with _quiet(target.parent):
+        with _quietly_in(target.parent):
             if precision == "dynamic_int8":
                 options |= {"op_types_to_quantize": PRODUCTS, "extra_options": extra}
                 quantization.quantize_dynamic(model, str(target), **options)

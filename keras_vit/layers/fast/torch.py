@@ -402,9 +402,9 @@ def momentum_in_place(
 
 
 # Not measured alone; as `momentum_in_place`.
-@faster("clip_all", TORCH_CPU)
-def clip_all(gradient: Any, gradients: list[Any], largest: float | None, epsilon: float) -> Any:
-    """Returns as `optimizers.clip_all`; NotImplemented for float64."""
+@faster("norm_and_clipped", TORCH_CPU)
+def norm_and_clipped(first: Any, gradients: list[Any], largest: float | None, epsilon: float) -> Any:
+    """Returns as `optimizers.norm_and_clipped`; NotImplemented for float64."""
     import torch
 
     dtypes = {one.dtype for one in gradients}
