@@ -31,7 +31,7 @@ from keras_vit.data import examples as base
 from keras_vit.data.augmentation import MIXUP, ORDER, ImageTransform, Transform, draws, resize_for_evaluation
 from keras_vit.data.random_operations import mixed
 from keras_vit.data.targets import CLASS, NONE, TARGETS, TargetKind
-from keras_vit.data.workers import Worker
+from keras_vit.data.workers import Worker, is_importable
 from keras_vit.preprocessing import check_pixels
 
 MANY_CORES = 8  # from here on, threads of one Python process wait for each other
@@ -344,8 +344,12 @@ class ExampleStream(ImageStream):
         processes = reading.processes
         if processes and not examples.in_files:
             raise ValueError("processes=True needs image files, but the data is in memory. Leave processes out.")
+        if processes and not is_importable(examples, transform):
+            advice = "Move its classes and functions from the program to a module, or leave processes out."
+            raise ValueError(f"processes=True needs what other processes can import. {advice}")
         if processes is None:
             processes = examples.in_files and self.endless and cores() >= MANY_CORES
+            processes = processes and is_importable(examples, transform)
         workers = reading.workers or min(32, cores())
         self._pieces = PIECES * workers  # of a batch
         self._own = threading.local() if processes else None  # the process of each thread that reads

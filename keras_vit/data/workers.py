@@ -23,6 +23,14 @@ def _received(stream: Any) -> Any:
     return pickle.load(stream)  # noqa: S301 - of this program's own process
 
 
+def is_importable(examples: Examples, transform: Transform) -> bool:
+    """Whether a worker can import what makes examples: not what has no name, or is of the program itself."""
+    try:
+        return b"__main__" not in pickle.dumps((examples.load, examples.annotate, transform))
+    except (AttributeError, TypeError, pickle.PicklingError):
+        return False
+
+
 class Worker:
     """A process that reads image files and transforms them: `python -m keras_vit.data.workers`, which runs `main`.
 
@@ -36,14 +44,14 @@ class Worker:
         command = [sys.executable, "-P", "-m", "keras_vit.data.workers"]
         environment = {**os.environ, "PYTHONPATH": path}
         self._process: Any = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
-        self._first: Any = (examples.load, examples.annotate, transform)
+        self._first: Any = ([*sys.path], (examples.load, examples.annotate, transform))
 
     def make(self, requests: Sequence[tuple[Any, Any, int, int]]) -> Iterator[tuple[Any, Any] | None]:
         """Yields picture and target of each request (picture, note, epoch, index), None for one that fails."""
         try:
-            if self._first is not None:
-                _send(self._first, self._process.stdin)
-                self._first = None
+            for message in self._first:
+                _send(message, self._process.stdin)
+            self._first = ()
             _send(requests, self._process.stdin)
             for _ in requests:
                 yield _received(self._process.stdout)
@@ -71,6 +79,7 @@ def main() -> None:
     replies = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # What a library prints is not a reply.
     try:
+        sys.path += [place for place in _received(sys.stdin.buffer) if place not in sys.path]
         load, annotate, transform = _received(sys.stdin.buffer)
         while True:
             for *request, epoch, index in _received(sys.stdin.buffer):

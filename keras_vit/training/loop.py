@@ -26,13 +26,11 @@ from keras_vit._terminal import ProgressBar, Table
 from keras_vit.checkpoints.files import read_npz, write_npz
 from keras_vit.data import Batches
 from keras_vit.training.distribution import UNSHARED, Batch, Sharing, randomness_of_process, share_state, state_of
-from keras_vit.training.recipes import Recipe, build_schedule
+from keras_vit.training.recipes import MEASURES, Recipe, build_schedule
 
 _ABOUT = "about"  # the array of a checkpoint that holds JSON: the log, and whether the run was over
 PAUSE = 30.0  # seconds after which a run says its step, where there is no terminal for a bar
 _CHECKPOINT = re.compile(r"step-(\d+)\.npz")
-# Of `keep`.
-_MEASURES = ("val_accuracy", "val_ranking_precision", "val_mean_iou", "val_panoptic_quality", "val_ap")
 # Shares that an evaluation measures, and what the progress bar and the curve call them.
 _SHARES = {
     "accuracy": ("train", "training"),
@@ -75,6 +73,7 @@ class Loop:
     picture: Path | None = None  # the file in which `validation` draws at each evaluation what was found
     folder: "RunFolder | None" = None  # where checkpoints lie
     title: str = "training"  # beside the progress bar
+    measures: tuple[str, ...] = MEASURES
     verbose: bool = True  # whether there is one
     sharing: Sharing = UNSHARED  # how each batch is divided
     batch_size: int = 1  # of whole batches, where several processes share them
@@ -97,7 +96,7 @@ class Loop:
                 recorder.bar.update(start)
                 if start and self.verbose:
                     report(f"{self.title}: goes on after step {start:,} of {self.steps:,}, the last one saved.")
-                if start < self.steps and not _out_of_patience(log, self.recipe.patience):
+                if start < self.steps and not _out_of_patience(log, self.recipe.patience, self.measures):
                     self._fit(model, batch, start, recorder, callbacks)
                 else:  # it was killed after its last checkpoint
                     model.optimizer.finalize_variable_values(model.trainable_variables)
@@ -191,13 +190,13 @@ class _Recorder(keras.callbacks.Callback):
         seconds = time.perf_counter() - self._begun
         log.append({"step": self.step, **logs, "learning_rate": rate, "seconds": seconds})
         if loop.recipe.keep == "best":
-            _mark_kept(log)
+            _mark_kept(log, loop.measures)
             if log[-1]["kept"] and not loop.folder and loop.sharing.processes.first:
                 values = (keras.ops.convert_to_numpy(variable.value) for variable in state_of(self.model))
                 self.best_state = [np.copy(value) for value in values]
         if loop.folder:
             loop.folder.save(self.model, self.step, log)
-        self.model.stop_training |= _out_of_patience(log, loop.recipe.patience)
+        self.model.stop_training |= _out_of_patience(log, loop.recipe.patience, loop.measures)
         noted = [f"{name} {logs[share]:.1%}" for share, (name, _) in _SHARES.items() if share in logs]
         if "rank" in logs:  # of embeddings: whether they collapse
             noted += [f"rank {logs['rank']:.1f}"]
@@ -233,21 +232,21 @@ class _StopTogether(keras.callbacks.Callback):
     on_epoch_end = on_train_batch_end
 
 
-def _best(log: list[dict[str, Any]]) -> int:
+def _best(log: list[dict[str, Any]], measures: Sequence[str]) -> int:
     """Returns the number of the best row of a log, the first of several; ValueError for no rows."""
 
     def score(number: int) -> list[float]:
         row = log[number]
-        measure = next((row[name] for name in _MEASURES if row.get(name) is not None), 0.0)
+        measure = next((row[name] for name in measures if row.get(name) is not None), 0.0)
         loss = row.get("val_loss", math.nan if measure else row.get("loss", math.nan))  # a measure of 0 decides nothing
         return [-math.inf if math.isnan(value) else value for value in (measure, -loss)]
 
     return max(range(len(log)), key=score)
 
 
-def _mark_kept(log: list[dict[str, Any]]) -> None:
+def _mark_kept(log: list[dict[str, Any]], measures: Sequence[str]) -> None:
     """Changes a log: `kept` becomes True in its best row (see `_best`), and False in all others."""
-    best = _best(log)
+    best = _best(log, measures)
     for number, row in enumerate(log):
         row["kept"] = number == best
 
@@ -264,9 +263,9 @@ def _mark_restored(log: Table, step: int, figures: dict[str, float]) -> None:
         row["kept"] = row is same[-1]
 
 
-def _out_of_patience(log: list[dict[str, Any]], patience: int | None) -> bool:
+def _out_of_patience(log: list[dict[str, Any]], patience: int | None, measures: Sequence[str]) -> bool:
     """Whether the last `patience` evaluations were no better than one before. The log alone decides: runs go on."""
-    return patience is not None and bool(log) and len(log) - 1 - _best(log) >= patience
+    return patience is not None and bool(log) and len(log) - 1 - _best(log, measures) >= patience
 
 
 def _evaluate(model: keras.Model, validation: Any, picture: Path | None = None) -> dict[str, float]:

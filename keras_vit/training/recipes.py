@@ -63,6 +63,8 @@ Steps = Annotated[
     int | float,
     Number("a number of steps, or a share of all below 1", lambda n: n >= 0 and (isinstance(n, int) or n < 1)),
 ]
+# Columns of a run's log: `keep="best"` compares the first that is there, of which the larger is the better.
+MEASURES = ("val_accuracy", "val_ranking_precision", "val_mean_iou", "val_panoptic_quality", "val_ap")
 
 
 def _class_weight(name: str, value: Any) -> Any:

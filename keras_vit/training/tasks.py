@@ -22,7 +22,7 @@ from keras_vit.models import BiT, ImageModel, VisionTransformer
 from keras_vit.models.changes import arithmetic
 from keras_vit.models.dense_config import WITHOUT_TOP
 from keras_vit.training.distribution import Batch, Distribution, FilledBatches, Sharing
-from keras_vit.training.recipes import Recipe, build_loss
+from keras_vit.training.recipes import MEASURES, Recipe, build_loss
 from keras_vit.zoo import config_of, load
 
 
@@ -164,6 +164,7 @@ class Task:
     loss_name: str = ""  # in the summary of a run, unless the recipe names it
     teacher: keras.Model | None = None  # beside the labels
     views: Any = None  # an augmentation in place of the recipe's
+    measures: tuple[str, ...] = MEASURES  # columns of the log: `keep="best"` compares the first, the larger is better
     picture: str = ""  # the file to which `draw(path)` of what `measure` returns writes what the model finds, if any
     uses_test_split: bool = True  # whether the data's test split is evaluated on where no other images are given
 

@@ -264,6 +264,9 @@ def test_a_distilled_deit_without_head_answers_as_timms(golden, tmp_path):
     # With another answer timm would compute something else from the file.
     with pytest.raises(ValueError, match="pooling='token_dist' instead of 'token'"):
         to_checkpoint(model.with_config(pooling="token"), tmp_path / "no", layout="timm")
+    for pooling in ("avg", "none"):  # which its `VisionTransformerDistilled` refuses
+        with pytest.raises(ValueError, match=f"pooling='{pooling}'"):
+            to_checkpoint(model.with_config(pooling=pooling), tmp_path / "no", layout="timm")
     # transformers' DeiTModel gives the class token, and its pooler the tanh layer of it.
     with pytest.raises(ValueError, match="pooling='token' instead of 'token_dist'"):
         to_checkpoint(model, tmp_path / "no", layout="huggingface")

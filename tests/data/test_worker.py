@@ -61,6 +61,29 @@ def test_a_worker_that_is_killed_is_an_error(root):
             stream.batch(1)
 
 
+def test_what_a_worker_cannot_import_is_made_by_threads(root, monkeypatch, tmp_path):
+    """A class of the program itself has no module in a worker; one of a module beside the program is found."""
+    (tmp_path / "own_crops.py").write_text(
+        "import dataclasses\nimport numpy\nfrom keras_vit import data\nclass Own(data.Transform):\n"
+        "    def __call__(self, picture, target, draw):\n        return numpy.resize(picture, (8, 12, 3)), target\n"
+        "@dataclasses.dataclass(frozen=True)\nclass Crops(data.Augmentation):\n    transform = Own\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    from own_crops import Crops, Own
+
+    augmentation, few = Crops(crop="resize", flip=False), OPTIONS | {"workers": 1}
+    with open_data(root, augmentation=augmentation, processes=True, **few) as stream:
+        assert stream.batch(0)[0].shape == (5, 8, 12, 3) and not stream._unreadable and stream._processes
+    monkeypatch.setattr(Own, "__module__", "__main__")
+    monkeypatch.setattr(sys.modules["__main__"], "Own", Own, raising=False)
+    with pytest.raises(ValueError, match="to a module"):
+        open_data(root, augmentation=augmentation, processes=True, **few)
+    monkeypatch.setattr("keras_vit.data.streams.cores", lambda: 16)
+    with open_data(root, augmentation=augmentation, **few) as stream:
+        stream.batch(0)
+        assert not stream._processes
+
+
 def test_streams_that_nobody_closes_leave_no_process(root):
     stream = open_data(root, processes=True, **OPTIONS | {"workers": 1})
     stream.batch(0)

@@ -1,6 +1,7 @@
 """A kind of target that the package does not know: docs/adding_a_target.md makes it, and everything takes it."""
 
 import dataclasses
+import types
 
 import numpy as np
 import pytest
@@ -24,6 +25,20 @@ def test_points_are_learned_and_measured(page):
     assert measured == page["evaluate"](done.model, pairs) > 0
     named = training.train(page["model"], pairs, page["recipe"].replace(steps=2), target="points", verbose=False)
     assert named.model.config.classes == 4
+
+
+def test_the_task_says_which_figure_is_best(page):
+    class ByHits(page["PointTask"]):
+        measures = ("val_hits",)
+
+        def measure(self, run):
+            figures = iter(({"loss": 2.0, "hits": 0.9}, {"loss": 1.0, "hits": 0.1}))
+            return types.SimpleNamespace(evaluate=lambda trained: next(figures))
+
+    recipe, how = page["recipe"].replace(steps=2, keep="best"), {"every": 1, "validation": 0.25, "verbose": False}
+    pairs = (page["pictures"], page["points"])
+    done = training.finetune(page["model"], pairs, recipe, task=ByHits(), target="points", **how)
+    assert [row["kept"] for row in done.log] == [True, False]
 
 
 def test_pictures_and_points_change_together(page):

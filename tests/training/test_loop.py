@@ -10,6 +10,7 @@ from keras_vit.data import Batches
 from keras_vit.training import MomentumSGD, Recipe
 from keras_vit.training.distribution import FilledBatches
 from keras_vit.training.loop import Loop, RunFolder, _mark_kept, _out_of_patience
+from keras_vit.training.recipes import MEASURES
 from keras_vit.training.run import jit_compile
 
 
@@ -225,9 +226,9 @@ def test_patience(tmp_path):
 )
 def test_the_best_of_qualities_that_begin_at_0(qualities, losses, kept, over):
     log = [{"val_panoptic_quality": q, "loss": loss} for q, loss in zip(qualities, losses, strict=True)]
-    _mark_kept(log)
+    _mark_kept(log, MEASURES)
     assert [row["kept"] for row in log] == [number == kept for number in range(4)]
-    assert _out_of_patience(log, 2) is over
+    assert _out_of_patience(log, 2, MEASURES) is over
 
 
 def test_a_loss_that_is_not_finite_ends_the_run(tmp_path):

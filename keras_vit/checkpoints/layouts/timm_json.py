@@ -212,8 +212,9 @@ def needs(config: ViTConfig) -> dict[str, tuple[Any, ...]]:
         found |= {"stem_width": (64,)}
     if config.distillation_token or config.stem_stages is not None:
         found |= {"mlp": ("plain",), "attention_norm": (False,)}
-    if config.distillation_token:
-        found |= {"register_tokens": (0,)}
+    if config.distillation_token:  # of `VisionTransformerDistilled`
+        found |= {"register_tokens": (0,), "stem_stages": (None,)}
+        found |= {"pooling": ("token", "token_dist"), "final_norm": ("tokens", "none")}
     if config.distillation_token and config.classes:
         found |= {"distillation_head": (True,)}
     if config.mlp == "swiglu":
