@@ -388,6 +388,9 @@ def test_what_model_args_tell(tmp_path):
     }.items():
         with pytest.raises(ValueError, match=message):
             open_checkpoint(write(tmp_path / "wrong", timm(), config=wrong))
+    newer = {**config, "model_args": {"use_value_norm": True}}  # an argument that no array tells, of a timm to come
+    said = open_checkpoint(write(tmp_path / "newer", timm(), config=newer)).warnings
+    assert ["use_value_norm" in notice.text for notice in said if notice.kind == "assumed"] == [True]
     turned = {"architecture": "vit_small_patch16_dinov3", "model_args": {"rope_temperature": 50}}
     with pytest.raises(ValueError, match="rope_temperature in .* must be 100"):
         open_checkpoint(write(tmp_path / "turned", timm(**DINOV3, qkv="none"), config=turned))

@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from keras_vit._arguments import did_you_mean, printable
+from keras_vit._arguments import did_you_mean, listing, printable
 from keras_vit.checkpoints.accounting import Notice
 from keras_vit.checkpoints.files import Like, Sidecars
 from keras_vit.checkpoints.layouts import jsons
@@ -65,6 +65,26 @@ _MIXERS = {
     for patch in (16, 32)
 }
 
+# All arguments of timm 1.0.31's `VisionTransformer`, `Eva`, `NaFlexVit`, `MlpMixer`: what no array tells is in `READ`
+# and `check_arguments`, the others have no effect on answers.
+_KNOWN = frozenset(
+    """
+    act_layer attn_drop_rate attn_gated attn_layer attn_only_layer_scale attn_pool_mlp_ratio attn_pool_num_heads
+    attn_type block_fn block_layer class_token depth device drop_path_rate drop_rate dtype dynamic_img_pad
+    dynamic_img_size embed_dim embed_layer embed_norm_layer embed_proj_type enable_patch_interpolator fc_norm
+    final_norm fix_init flexible global_pool head_init_scale img_size in_chans init_values input_norm_layer
+    mlp_layer mlp_ratio nlhb no_embed_class norm_layer num_blocks num_classes num_heads num_kv_heads
+    num_reg_tokens patch_drop_rate patch_size patchify_channels_last pool_include_prefix pos_drop_rate pos_embed
+    pos_embed_align_corners pos_embed_antialias pos_embed_ar_preserving pos_embed_grid_size
+    pos_embed_interp_mode pos_embed_use_grid_sample pre_norm proj_bias proj_drop_rate qk_norm qkv_bias qkv_fused
+    ref_feat_shape reg_tokens rope_grid_indexing rope_grid_offset rope_jitter_coords rope_mixed_mode
+    rope_mrope_section rope_ref_feat_shape rope_rescale_coords rope_rotate_half rope_shift_coords
+    rope_temperature rope_type scale_attn_inner scale_attn_inner_norm scale_attn_norm scale_mlp scale_mlp_norm
+    stem_norm strict_img_size swiglu_align_to swiglu_mlp use_abs_pos_emb use_fc_norm use_key_only_attn_mask
+    use_post_norm use_post_transformer_norm use_pre_transformer_norm use_rot_pos_emb weight_init
+    """.split()
+)
+
 
 @dataclasses.dataclass(frozen=True)
 class TimmMetadata:
@@ -107,6 +127,9 @@ def timm_metadata(sidecars: Sidecars, is_trunk: bool) -> TimmMetadata:
         name = printable(metadata["architecture"], 60)
         raise ValueError(f"config.json has architecture={name}, but like={given!r} was given: leave like out.")
     arguments = jsons.mapping(metadata, "model_args")
+    if unknown := sorted(arguments.keys() - _KNOWN):
+        text = f"model_args has {listing(unknown)}, which is not known here: the answers may differ from those of timm"
+        warnings = (*warnings, Notice(text, "", "assumed"))
     published = jsons.mapping(metadata, "pretrained_cfg") or metadata  # older files have it all on one level
     sizes = [published.get(key) for key in ("input_size", "test_input_size")]
     input_size, test_size = (jsons.image_size_in(value[1:]) if isinstance(value, list) else None for value in sizes)
