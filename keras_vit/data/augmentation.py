@@ -72,9 +72,10 @@ COCO_PARTS = {"iscrowd": "crowd", "area": "areas"}  # what torchvision, torchmet
 def target_parts(target: Mapping[str, Any], where: str, *more: str) -> dict[str, Any]:
     """Returns a target by the names of `TARGET_PARTS`, without `image_id`; ValueError for a part twice or unknown."""
     found = {COCO_PARTS.get(name, name): value for name, value in target.items() if name != "image_id"}
-    unknown = [name for name in found if name not in (*TARGET_PARTS, *more)]
+    known = list(dict.fromkeys((*TARGET_PARTS, *more)))
+    unknown = [name for name in found if name not in known]
     if unknown or len(found) + ("image_id" in target) < len(target):
-        wanted = f"only {listing([*TARGET_PARTS, *more], 9)}, each once (iscrowd and area are crowd and areas)"
+        wanted = f"only {listing(known, 9)}, each once (iscrowd and area are crowd and areas)"
         raise ValueError(f"{where} must have {wanted}, but has {listing([*target], 9)}.")
     return found
 

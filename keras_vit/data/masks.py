@@ -29,7 +29,7 @@ from keras_vit._terminal import ProgressBar
 from keras_vit.data import examples as base
 from keras_vit.data.augmentation import MaskAugmentation, target_parts
 from keras_vit.data.tables import LabelTable
-from keras_vit.data.targets import TargetKind, register_target
+from keras_vit.data.targets import TARGETS, TargetKind, register_target
 from keras_vit.preprocessing import check_pixels
 from keras_vit.preprocessing.images import read_picture
 
@@ -157,7 +157,9 @@ class AnnotatedPictures(Annotated):
 
         Raises ValueError if the target has another form or size.
         """
-        target = target_parts(target, f"The target of {where}") if isinstance(target, Mapping) else target
+        if isinstance(target, Mapping):
+            parts = TARGETS[self.target].parts if self.target in TARGETS else ()
+            target = target_parts(target, f"The target of {where}", *parts)
         parts = self.checked_parts(target, size, where)
         if self.numbers is not None:
             parts["labels"] = np.array(self.numbers, "int32")[parts["labels"]]
