@@ -102,7 +102,7 @@ def _load_checkpoint(path: Source, options: LoadOptions) -> Any:
     if isinstance(config, models.BiTConfig) and size is None and not has_size:
         changes["image_size"] = _size_of_bit(options.get("input_tensor"))
     new = changed_config(config, changes)
-    keep_head = "head" not in layers_to_reinitialise(config, new)
+    keep_head = "head" not in layers_to_reinitialise(config, new) and options.get("include_top", True)
     build: Any = {name: options[name] for name in OF_BUILDING if name in options}
     model = checkpoints.load_model(path, plan, new, keep_head=keep_head, **build)
     return model if channels is None or channels == new.channels else model.with_config(channels=channels)

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import math
 import operator
+import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
@@ -198,20 +199,58 @@ class Plan:
         return [*found, self.unnamed] if self.unnamed else found
 
 
+# What trainings call what stands after an encoder.
+_HEAD = re.compile(r"(\w+_)?(heads?|classifier|fc|linear|logits?|neck|bottleneck|arcface)\d*[./].*", re.IGNORECASE)
+
+
+def is_of_head(array: StoredArray, prefix: str) -> bool:
+    """Whether an array is that of a head, by the first part of its name that the prefix of the model lacks."""
+    shared = os.path.commonprefix([array.name, prefix])
+    return _HEAD.fullmatch(array.name[max(map(shared.rfind, "./")) + 1 :]) is not None
+
+
+def without_heads(plan: Plan) -> Plan:
+    """Returns the plan without its head, and without arrays of another: of those in no row, loading warns."""
+    rows = {row.name: row.path or "" for row in plan.rows}
+    theirs = {name for name, array in plan.arrays.items() if name not in rows and is_of_head(array, plan.prefix)}
+    dropped = theirs | {name for name, path in rows.items() if path.startswith(("head/", "head_dist/"))}
+    layout = dataclasses.replace(plan.layout, rows=lambda config: [r for r in plan.rows if r.name not in dropped])
+    names = sorted(plan.arrays[name].name for name in theirs)
+    notices = [Notice(f"its head is left out: {listed(names)}", "", "left out")] if names else []
+    return dataclasses.replace(
+        plan,
+        layout=layout,
+        arrays={name: array for name, array in plan.arrays.items() if name not in dropped},
+        unused=[*plan.unused, *names],
+        warnings=[*plan.warnings, *notices],
+    )
+
+
 def check_arrays(plan: Plan, source: str) -> None:
     """Raises ValueError unless the plan's arrays are exactly those of its rows, in their shapes."""
-    wanted = {row.name: row.shape for row in plan.rows}
+    wanted = {row.name: row for row in plan.rows}
     # Old versions of Flax gave group normalisation's vectors four axes, (1, 1, 1, C); new ones do not.
-    wrong = [
-        f"{name} has the shape {array.shape}, not {wanted[name]}"
+    wrong = {
+        name: f"{name} has the shape {array.shape}, not {wanted[name].shape}"
         for name, array in sorted(plan.arrays.items())
-        if name in wanted and wanted[name] not in (array.shape, (1, 1, 1, *array.shape))
-    ]
-    found = {
-        "missing": wanted.keys() - plan.arrays.keys(),
-        "not part of the model": plan.arrays.keys() - wanted.keys(),
-        "of the wrong shape": wrong,
+        if name in wanted and wanted[name].shape not in (array.shape, (1, 1, 1, *array.shape))
     }
+    whole = [name for name in plan.arrays.keys() & wanted.keys() if plan.arrays[name].dtype.kind in "iub"]
+    if whole:
+        raise ValueError(
+            f"{source} has whole numbers as weights, in {listed(whole)}: it is quantized. Pass the file with float "
+            "weights."
+        )
+    missing, strange = wanted.keys() - plan.arrays.keys(), plan.arrays.keys() - wanted.keys()
+    heads = [name for name in wrong if wanted[name].path == "head/kernel"]
+    heads += [name for name in strange if is_of_head(plan.arrays[name], plan.prefix)]
+    if heads and len(heads) == len(missing) + len(strange) + len(wrong):
+        given = listed([wrong.get(name, plan.arrays[name].name) for name in heads])
+        raise ValueError(
+            f"The head must be one linear layer on the model's features, but {source} has another: {given}. Pass "
+            "include_top=False for features, or classes=... for a new head."
+        )
+    found = {"missing": missing, "not part of the model": strange, "of the wrong shape": wrong.values()}
     problems = [f"{problem}: {listed(names)}" for problem, names in found.items() if names]
     if problems:
         raise ValueError(

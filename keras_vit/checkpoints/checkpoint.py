@@ -206,6 +206,7 @@ def load_model(
     and in leaving out the head or the pre-logits. The head is new and zero unless `keep_head`.
     """
     source = str(path)
+    plan = plan if keep_head else accounting.without_heads(plan)
     check_arrays(plan, source)
     if not plan.is_grid_known:
         what = f"The {np.prod(plan.stored.grid_size)} patches of {source} do not form a square"

@@ -65,6 +65,12 @@ def open_file(path: str | os.PathLike[str], state: str | None = None) -> ArrayFi
 def _open(path: pathlib.Path, state: str | None) -> ArrayFile:
     if not path.exists():
         raise FileNotFoundError(f"There is no file {path}: pass the path of a checkpoint file.")
+    part = _PART.fullmatch(path.name)
+    if part and int(part[2]) > 1:
+        index = f"{part[1]}{part[3]}.index.json"
+        raise ValueError(
+            f"{path} is one of {int(part[2])} parts of a model. Pass the folder with all parts and {index}."
+        )
     if path.suffix == ".json":
         return _within(_read_shards(path), state)
     if path.suffix == ".msgpack":
@@ -75,6 +81,9 @@ def _open(path: pathlib.Path, state: str | None) -> ArrayFile:
     if kind in ("torch", ".pth", ".pt", ".bin", ".tar"):
         return read_torch(path, state)
     return _within(read_npz(path), state)
+
+
+_PART = re.compile(r"(.+)-\d{5}-of-(\d{5})(\.bin|\.safetensors)")  # of a model in several files, as Hugging Face's
 
 
 def _within(file: ArrayFile, state: str | None) -> ArrayFile:
@@ -326,7 +335,7 @@ def choose_weights(names: Iterable[str], where: str) -> str | None:
     others = sorted(name for name in candidates - {*NOT_WEIGHTS} if pathlib.PurePath(name).suffix in ENDINGS)
     if len(others) == 2 and text_of_pair(others[1]) == others[0]:
         return others[1]
-    if len(others) > 1:
+    if len(others) > 1 and not all(map(_PART.fullmatch, others)):
         more, shown = " ..." if len(others) > 5 else "", ", ".join(printable(name, 80) for name in others[:5])
         raise ValueError(f"{where} has several files of weights ({shown}{more}): pass the path of one of them.")
     return others[0] if others else None

@@ -12,6 +12,7 @@ from keras_vit.checkpoints import inspect_checkpoint, open_checkpoint
 from keras_vit.checkpoints.files import write_safetensors
 from keras_vit.checkpoints.torch_file import AVERAGES
 from tests.checkpoints.state_dicts import linear, norm, timm, transformers, write
+from tests.small_models import small_vit
 
 pytestmark = [pytest.mark.once, pytest.mark.filterwarnings("ignore:.*does not contain all settings of its model")]
 
@@ -59,10 +60,44 @@ NO_HEADS = {
 }
 
 
+NO_HEADS |= {
+    "of transformers": transformers("vit") | linear("head.0", 32, WIDTH) | linear("head.2", 5, 32),
+    "of a DINOv3": transformers("dinov3_vit") | linear("classifier", 5, WIDTH),
+    "of more than the features": timm(head=None) | linear("head", 5, 2 * WIDTH),
+}
+
+
 @pytest.mark.parametrize("case", NO_HEADS)
-def test_a_head_that_is_not_known_is_an_error(case, tmp_path):
-    with pytest.raises(ValueError, match=r"(must be one linear layer|not part of a known model).*head"):
-        keras_vit.load(write(tmp_path, NO_HEADS[case]))
+def test_a_head_that_is_not_known_is_an_error_or_left_out(case, tmp_path):
+    path = write(tmp_path / "both", NO_HEADS[case])
+    with pytest.raises(ValueError, match="must be one linear layer .*(head|classifier).* Pass include_top=False"):
+        keras_vit.load(path)
+    shapes = {name: shape for name, shape in NO_HEADS[case].items() if "head" not in name and "classifier" not in name}
+    images, options = np.ones((1, 32, 32, 3), "float32"), {"image_size": 32, "include_top": False}
+    expected = keras_vit.load(write(tmp_path, shapes), **options)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        backbone, model = keras_vit.load(path, **options), keras_vit.load(path, classes=3)
+    assert case == "of more than the features" or "its head is left out: " in "".join(str(w.message) for w in caught)
+    np.testing.assert_array_equal(backbone.predict(images, verbose=0), expected.predict(images, verbose=0))
+    assert model.config.classes == 3 and not any(weight.numpy().any() for weight in model.get_layer("head").weights)
+
+
+@pytest.mark.parametrize("layout", ["vit_jax", "big_vision", "clip"])
+def test_a_head_of_two_layers_in_other_layouts(layout, tmp_path):
+    of_clip = {"patch_bias": False, "pre_norm": True, "projection": 4, "filter": "bilinear_pillow"}
+    small = small_vit(classes=None, **(of_clip if layout == "clip" else {}))
+    file = tmp_path / ("model.safetensors" if layout == "clip" else "model.npz")
+    keras_vit.to_checkpoint(small, file, layout)
+    arrays = {name: array.read() for name, array in keras_vit.checkpoints.files.open_file(file).items()}
+    names = ("head.0.weight", "head.2.weight") if layout == "clip" else ("head/Dense_0/kernel", "head/Dense_1/kernel")
+    arrays |= dict.fromkeys(names, np.ones((8, 8), "float32"))
+    file.unlink()
+    write_safetensors(file, sorted(arrays.items())) if layout == "clip" else np.savez(file, **arrays)
+    with pytest.raises(ValueError, match="must be one linear layer .*head.* Pass include_top=False"):
+        keras_vit.load(file)
+    with pytest.warns(UserWarning, match="its head is left out: head"):
+        assert keras_vit.load(file, include_top=False).count_params() < keras_vit.load(file, classes=9).count_params()
 
 
 def test_the_heads_of_self_distillation_are_no_classes(tmp_path):
@@ -81,6 +116,20 @@ COUNTS = {
     "a vector of counts": (moved("model.", timm(head=3)) | {"val_f1.tp": (3,)}, []),
     "a step": (timm(head=3) | {"step": ()}, []),
 }
+
+
+@pytest.mark.parametrize("prefix", ["", "model."])
+def test_weights_of_classes_in_a_loss_are_left_out(prefix, tmp_path):
+    shapes = moved(prefix, timm(head=3)) | {"criterion.weight": (3,), "train_loss_fn.weight": (3,)}
+    with pytest.warns(UserWarning, match="not part of the model, and are not read: .*train_loss_fn.weight"):
+        assert keras_vit.load(write(tmp_path, shapes)).config.classes == 3
+
+
+def test_weights_that_are_quantized_are_refused(tmp_path):
+    arrays = {name: np.ones(shape, "int8" if "qkv.weight" in name else "float32") for name, shape in timm().items()}
+    write_safetensors(tmp_path / "model.safetensors", sorted(arrays.items()))
+    with pytest.raises(ValueError, match="whole numbers as weights, in .*qkv.weight: it is quantized. Pass the file"):
+        keras_vit.load(tmp_path)
 
 
 @pytest.mark.parametrize("case", COUNTS)
@@ -224,6 +273,9 @@ def test_shards_of_pytorch(tmp_path):
     for file, inside in parts.items():
         torch.save({name: weights[name] for name in inside}, tmp_path / file)
     where = {name: file for file, inside in parts.items() for name in inside}
+    for path in (tmp_path / "pytorch_model-00002-of-00002.bin", tmp_path):  # a folder without its index
+        with pytest.raises(ValueError, match="one of 2 parts of a model.*all parts and pytorch_model.bin.index.json"):
+            keras_vit.load(path)
     (tmp_path / "pytorch_model.bin.index.json").write_text(json.dumps({"weight_map": where}))
     model = keras_vit.load(tmp_path)
     np.testing.assert_array_equal(model.get_layer("head").get_weights()[0], weights["head.weight"].numpy().T)

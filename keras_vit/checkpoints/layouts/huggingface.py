@@ -336,13 +336,11 @@ def _end(
     """Returns the fields for what follows the blocks, and the names of arrays that take no part in it."""
     has = arrays.keys().__contains__
     pooler = [array for array in arrays if array.startswith("pooler.")]
-    attention = [array for array in arrays if array.startswith("head.")]
+    attention = [array for array in arrays if array.startswith("head.") and has("head.probe")]
     token = has(family.class_token)
     fields: Fields = {"pooling": "token" if token else "avg", "final_norm": "tokens"}
     head = next((head for head in ("classifier", "cls_classifier") if has(f"{head}.weight")), None)
-    if head is not None:
-        if name == "dinov3_vit":
-            raise ValueError("The file is a DINOv3 with a 'classifier', which is not supported. Leave the head out.")
+    if head is not None and name != "dinov3_vit":  # whose head is not supported
         classes = shape_of(arrays, f"{head}.weight", 2)[0]
         fields |= {"classes": classes, "class_names": names_of_classes(metadata, classes)}
         fields["classifier_activation"] = "sigmoid" if metadata.get("problem_type") == _MULTI_LABEL else None

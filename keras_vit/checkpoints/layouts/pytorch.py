@@ -20,6 +20,7 @@ from keras_vit.checkpoints.accounting import (
     Row,
     depth_of,
     guessed_grid,
+    is_of_head,
     listed,
     rows_before_patches,
     shape_of,
@@ -59,6 +60,7 @@ _TEXT = re.compile(
     r"(text_model|text|transformer|token_embedding|ln_final)\..*|positional_embedding"
     r"|text_projection(\.weight|\.bias)?|logit_scale|logit_bias"
 )
+_LOSS = re.compile(r"(\w+_)?(loss|criterion)(_\w+)?\.")  # the weights of classes in a loss, by a training's name
 _OTHER_MODELS = re.compile(r"(^|\.)(text|text_model|decoder)\.")
 
 
@@ -110,19 +112,24 @@ def collect(file: Mapping[str, StoredArray], anchor: str, modules: Sequence[str]
 def without_expected(plan: Plan, pattern: str) -> Plan:
     """Returns the plan, its arrays without a row counted as unused if they match a pattern; ValueError for others."""
     wanted = {row.name for row in plan.rows}
-    strange, unused = [], []
+    strange, unused, heads = [], [], set()
     for name in plan.arrays.keys() - wanted:
         array = plan.arrays[name]
         # No weights are integers, such as `n_averaged`, and numbers beside a model.
         is_count = array.dtype.kind in "iub" or (array.shape == () and not array.name.startswith(plan.prefix or " "))
-        (unused if is_count or re.fullmatch(pattern, name) else strange).append(array.name)
+        if is_count or re.fullmatch(pattern, name) or _LOSS.match(name):
+            unused.append(array.name)
+        elif is_of_head(array, plan.prefix):  # which loading leaves out where no head is asked for
+            heads.add(name)
+        else:
+            strange.append(array.name)
     if strange:
         missing = wanted - plan.arrays.keys()
         lacks = f" The file lacks: {listed(missing)}." if missing else ""
         raise ValueError(f"The file has arrays that are not part of a known model: {listed(strange)}.{lacks}")
     return dataclasses.replace(
         plan,
-        arrays={name: array for name, array in plan.arrays.items() if name in wanted},
+        arrays={name: array for name, array in plan.arrays.items() if name in wanted | heads},
         unused=sorted([*plan.unused, *unused]),
     )
 
@@ -144,10 +151,7 @@ def with_head(found: Found, widths: Collection[int], name: str) -> Found:
     matrices = [key for key in theirs if len(found.arrays[key].shape) == 2 and found.arrays[key].shape[1] in widths]
     start = matrices[0].removesuffix("weight") if matrices else ""
     if len(matrices) != 1 or {*theirs} - {f"{start}weight", f"{start}bias"} or f"{name}.weight" in found.arrays:
-        given = listed([found.arrays[n].name for n in theirs])
-        raise ValueError(
-            f"The head must be one linear layer, but the file has {given}. Remove the head to get features."
-        )
+        return found  # which may be loaded without its head
     new = {f"{start}{end}": f"{name}.{end}" for end in ("weight", "bias")}
     return dataclasses.replace(found, arrays={new.get(key, key): array for key, array in found.arrays.items()})
 
