@@ -60,7 +60,8 @@ def small_detector_config(**changes):
 
 def small_depth_model_config(**changes):
     """Depth Anything's head on four blocks; depth in metres, up to 80."""
-    sizes = {"blocks": (0, 1, 2, 3), "widths": (4, 4, 4, 4), "fusion_width": 4, "head_width": 3, "max_depth": 80.0}
+    sizes = {"blocks": (0, 1, 2, 3), "widths": (4, 4, 4, 4), "fusion_width": 4, "head_width": 3}
+    sizes |= {} if changes.get("design") == "depth_anything_3" else {"max_depth": 80.0}
     return keras_vit.models.DPTConfig(**{"backbone": small_backbone_config(depth=4), **sizes} | changes)
 
 

@@ -216,7 +216,8 @@ def _transform(
         names = [name for name in kind.plain.per_channel if isinstance(getattr(kind.plain, name), tuple)]
         augmentation = dataclasses.replace(kind.plain, **dict.fromkeys(names if channels != 3 else (), 0.0))
     if not isinstance(augmentation, (type(kind.plain), *kind.others)):
-        wanted = f"data.{type(kind.plain).__name__}"
+        own = type(kind.plain)
+        wanted = f"data.{own.__name__}" if own.__module__.startswith("keras_vit.") else own.__name__
         hint = f"Use a recipe {kind.command}/..., or recipe.replace(augmentation={wanted}())."
         hint = "" if kind.is_label or not kind.recipe else hint
         given = f"for data of the target {kind.name!r}, but {type(augmentation).__name__} was given."

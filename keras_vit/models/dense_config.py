@@ -7,7 +7,20 @@ from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
 from keras_vit._arguments import check_class_names
-from keras_vit._options import Count, Finite, From0, Number, OneOf, Pair, Positive, Rate, Several, Whole
+from keras_vit._options import (
+    Count,
+    Finite,
+    From0,
+    Number,
+    OneOf,
+    Pair,
+    Positive,
+    Rate,
+    Several,
+    Whole,
+    check,
+    option,
+)
 from keras_vit.layers.choices import DISTANCES, HEAD_ACTIVATIONS
 from keras_vit.models.config import Config, Epsilon, ViTConfig
 from keras_vit.preprocessing.images import DETECTOR_PICTURES, DetectorPipeline, WholePatches
@@ -315,6 +328,8 @@ class DPTConfig(DepthConfig):
     """
 
     design: Annotated[str, OneOf(("depth_anything", "depth_anything_3", "dinov2"))] = "depth_anything"
+    min_depth: Finite = option(0.001, when={"design": ("depth_anything", "dinov2")})
+    max_depth: Finite = option(10.0, when={"design": ("depth_anything", "dinov2")})
     widths: Annotated[tuple[int, ...], Several(Whole(1), 4)] = (48, 96, 192, 384)
     fusion_width: Positive = 64
     head_width: Positive = 32
@@ -350,8 +365,10 @@ class MultiTaskDPTConfig(DepthConfig):
     tasks: Annotated[tuple[str, ...], Several(OneOf(DPT_TASKS))]
     classes: Positive | None = None
     class_names: tuple[str, ...] | None = None
-    bins: Annotated[int, Whole(2)] = 256
-    depth_relu: bool = True
+    min_depth: Finite = option(0.001, when={"task": ("depth",)})
+    max_depth: Finite = option(10.0, when={"task": ("depth",)})
+    bins: Annotated[int, Whole(2)] = option(256, when={"task": ("depth",)})
+    depth_relu: bool = option(True, when={"task": ("depth",)})
     pictures: Annotated[str, OneOf(_PICTURES)] = "tips"
     picture_size: Pair = (448, 448)
     widths: Annotated[tuple[int, ...], Several(Whole(1), 4)] = (48, 96, 192, 384)
@@ -369,6 +386,7 @@ class MultiTaskDPTConfig(DepthConfig):
             raise ValueError(
                 f"classes must be given for the task 'segmentation' alone, not {self.classes} for {self.tasks}."
             )
+        check(self, {"task": "depth" if "depth" in self.tasks else " and ".join(self.tasks)})
         object.__setattr__(self, "class_names", check_class_names(self.class_names, self.classes, distinct=False)[0])
 
 

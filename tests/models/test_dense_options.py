@@ -18,7 +18,7 @@ KINDS = {
     "DPT": small.small_depth_model_config(),
     "LinearDepth": small.small_linear_depth_config(),
     "MultiTaskDPT": small.small_multi_task_config(),
-    "Depth Anything 3": small.small_depth_model_config(design="depth_anything_3", metric=False, max_depth=1.0),
+    "Depth Anything 3": small.small_depth_model_config(design="depth_anything_3", metric=False),
 }
 # How far answers may be off, in parts of their range. Adapters and freezing: the order of sums. int8 rounds weights and
 # what they are multiplied with by 1/254 of the largest, float16 and bfloat16 round by 2**-11 and 2**-8, all in some
@@ -95,3 +95,17 @@ def test_what_makes_no_sense_is_refused():
     for count, config in ((count_macs, KINDS["DPT"]), (count_macs, small.small_text_encoder_config())):
         with pytest.raises(TypeError, match="config must be a ViTConfig or a BiTConfig, but .* was given"):
             count(config)
+
+
+@pytest.mark.once
+@pytest.mark.parametrize("field", [{"bins": 7}, {"min_depth": 0.1}, {"max_depth": 9.0}, {"depth_relu": False}], ids=str)
+def test_an_option_of_depth_needs_depth(field):
+    (name,) = field
+    with_depth = KINDS["MultiTaskDPT"]
+    others = {"tasks": ("normals",), "classes": None, "bins": 256}
+    assert with_depth.replace(**field) != with_depth and with_depth.replace(**others).bins == 256
+    with pytest.raises(ValueError, match=f"^{name}=.* for the task 'depth', but the task is 'normals': give {name}="):
+        with_depth.replace(**others | field)
+    if name in ("min_depth", "max_depth"):
+        with pytest.raises(ValueError, match=f"^{name}=.*, but the design is 'depth_anything_3': give {name}="):
+            KINDS["Depth Anything 3"].replace(**field)

@@ -63,6 +63,12 @@ def test_pictures_and_points_change_together(page):
                 stream.batch(0)
 
 
+def test_its_augmentation_is_called_by_its_name(page):
+    pairs, options = (page["pictures"], page["points"]), {"image_size": 32, "batch_size": 6, "target": "points"}
+    with pytest.raises(TypeError, match="augmentation must be a PointAugmentation for data of the target 'points'"):
+        data.open_data(pairs, **options, augmentation=data.Augmentation())
+
+
 def test_a_recipe_for_it_is_plain_data(page):
     recipe = page["recipe"]
     assert training.Recipe.from_dict(recipe.to_dict()) == recipe

@@ -286,7 +286,7 @@ def _depth_config(
         name = sidecars.config.get("model_name")
         metric = _DA3_MODELS[jsons.value_in({"model_name": name or "da3mono-large"}, "model_name", _DA3_MODELS)]
         fields |= {"backbone": vit.replace(**_OF_DA3), "pictures": _DA3, "metric": metric}
-        fields |= {"max_depth": 1.0, "picture_size": (504, 504)}
+        fields["picture_size"] = (504, 504)
         text = "without a config.json that names the model, depth without a unit is assumed (da3mono-large)"
         warnings = [] if name else [Notice(text, "metric", "assumed")]
     else:

@@ -133,7 +133,8 @@ def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
     shapes = [shape_of(file, f"{start}{NAMES[kind]['neck_{i}'].format(i=i)}{end}", 4) for i in range(4)]
     fields |= {"widths": tuple(shape[order[0]] for shape in shapes), "fusion_width": shapes[0][order[1]]}
     arrays = {name: array for name, array in file.items() if is_scenic or not name.startswith(_TOWER)}
-    stored = MultiTaskDPTConfig(backbone=vit, **fields)
+    unused = () if "depth" in tasks else (*_NUMBERS.values(), "depth_relu")
+    stored = MultiTaskDPTConfig(backbone=vit, **{name: v for name, v in fields.items() if name not in unused})
     made = dense.with_head(backbone, stored, functools.partial(_rows, kind=kind), arrays, f"TIPS 2 heads, {kind}")
     return dataclasses.replace(made, warnings=[*made.warnings, *warnings])
 
