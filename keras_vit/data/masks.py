@@ -31,7 +31,7 @@ from keras_vit.data.augmentation import MaskAugmentation, target_parts
 from keras_vit.data.tables import LabelTable
 from keras_vit.data.targets import TARGETS, TargetKind, register_target
 from keras_vit.preprocessing import check_pixels
-from keras_vit.preprocessing.images import read_picture
+from keras_vit.preprocessing.images import check_pages, read_picture
 
 Targets = dict[str, np.ndarray]
 IMAGES, MASKS = "images", ("masks", "annotations", "labels")  # what the two folders of a data set are called
@@ -550,6 +550,7 @@ def read_mask(path: Path) -> np.ndarray:
     try:
         with Image.open(path) as image:
             mode, kind = image.mode, image.format
+            check_pages(image)
             numbers = np.asarray(image) if mode in MODES else None
     except MemoryError:
         raise

@@ -23,7 +23,8 @@ class LabelTable:
 
     Attributes:
         files: Paths of the images.
-        labels: float32 `(images, classes)` of 0 and 1, or `(images, 1)` for regression.
+        labels: int64 `(images,)`, the number of each image's class; float32 `(images, classes)` of 0 and 1 for several
+            labels, or `(images, 1)` for regression.
         target: `"class"`, `"multilabel"` or `"number"`.
         class_names: Class names in the order of the labels; the name of the column for regression.
         splits: `"train"`, `"test"` or `"validation"` for each image; None if the table has no splits.
@@ -85,31 +86,39 @@ class LabelTable:
         rows = examples.labels.tolist()
         names, labels = class_names or list(self.class_names), self.labels[rows]
         if kind.has_classes:
-            labels = self._columns(rows, names)
+            labels = self._numbered(rows, names)
             if split == "train" and len(names) < 2 and kind is CLASS:
                 raise ValueError(f"A classifier needs two classes or more, but {self.source} has {listing(names)}.")
-            without = [name for name, column in zip(names, labels.T, strict=True) if not column.any()]
+            used = {*labels.tolist()} if kind is CLASS else np.flatnonzero(labels.any(axis=0))
+            without = [name for number, name in enumerate(names) if number not in used]
             if split == "train" and without and class_names is None:
                 found = f"No training row of {self.source} has the class {listing(without)}"
                 raise ValueError(f"{found}. Pass class_names= without it.")
         return dataclasses.replace(
             examples,
-            labels=labels.argmax(axis=1) if kind is CLASS else labels,
+            labels=labels,
             fingerprint=fingerprint(labels, [self.files[i].name for i in rows]),
             classes=len(names),
             class_names=names,
             target=self.target,
         )
 
-    def _columns(self, rows: list[int], names: list[str]) -> np.ndarray:
-        columns = dict(zip(self.class_names, self.labels[rows].T, strict=True))
-        for name, column in columns.items():
-            if name not in names and column.any():
-                found = f"{self.rows[rows[int(column.argmax())]]} has the label {name!r}"
-                advice = "Correct the label, or add the class to class_names."
-                raise ValueError(f"{found}, but the classes are {listing(names)}. {advice}")
-        nothing = np.zeros(len(rows), "float32")
-        return np.stack([columns.get(name, nothing) for name in names], axis=1)
+    def _numbered(self, rows: list[int], names: list[str]) -> np.ndarray:
+        """Returns the labels of rows for classes in this order; ValueError for a row with a label of another class."""
+        labels, order = self.labels[rows], {name: number for number, name in enumerate(names)}
+        places = np.array([order.get(name, -1) for name in self.class_names], "int64")
+        of_row = places[labels] if labels.ndim == 1 else np.where(labels > 0, places, 0).min(axis=1)
+        if (of_row < 0).any():
+            i = int(of_row.argmin())
+            number = labels[i] if labels.ndim == 1 else np.flatnonzero((labels[i] > 0) & (places < 0))[0]
+            found = f"{self.rows[rows[i]]} has the label {self.class_names[number]!r}"
+            advice = "Correct the label, or add the class to class_names."
+            raise ValueError(f"{found}, but the classes are {listing(names)}. {advice}")
+        if labels.ndim == 1:
+            return of_row
+        numbered = np.zeros((len(rows), len(names)), "float32")
+        numbered[:, places[places >= 0]] = labels[:, places >= 0]
+        return numbered
 
 
 def open_table(
@@ -176,16 +185,19 @@ def open_table(
         numbers = {name: number for number, name in enumerate(classes)}
         if not classes:
             raise ValueError(f"No row of {where} has a label in the column {labels[0]!r}. Pass label=COLUMN.")
-        values = np.zeros((len(rows), len(classes)), "float32")
-        places = [(i, numbers[name]) for i, of_row in enumerate(found) for name in of_row]
-        values[tuple(np.transpose(places))] = 1
+        if target == CLASS.name:
+            values = [numbers[name] for (name,) in found]
+        else:
+            values = np.zeros((len(rows), len(classes)), "float32")
+            places = [(i, numbers[name]) for i, of_row in enumerate(found) for name in of_row]
+            values[tuple(np.transpose(places))] = 1
     for name in classes:
         check_class_name(name, f"{name!r} in {where}")
     if several:
         base.warn_of_spellings(classes, where)
     table = LabelTable(
         files=cells.paths(file, home),
-        labels=np.asarray(values, "float32"),
+        labels=np.asarray(values, "int64" if target == CLASS.name else "float32"),
         target=target,
         class_names=tuple(classes),
         splits=splits_of([cells.text(split, i) for i in count], rows) if split else None,

@@ -31,7 +31,7 @@ TIPS_PICTURES = {"tips": "bilinear_pillow", "tips_transformers": "torchvision_bi
 DETECTOR_PICTURES = ("owlvit", "owlv2", "scenic")  # rules of `detector_pixels`
 _ORIENTATION = 0x0112  # the tag of EXIF; 1 is upright
 # Tags of TIFF, its first bytes, and how ImageJ, OME and tifffile note that pages are planes of one picture.
-_BITS, _DESCRIPTION, _SAMPLES, _PLANAR, _NO_DATA = 258, 270, 277, 284, 42113
+_KIND, _BITS, _DESCRIPTION, _SAMPLES, _PLANAR, _NO_DATA = 254, 258, 270, 277, 284, 42113
 _TIFF = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 _NOTES = re.compile(r'ImageJ=|<OME|"shape":')
 
@@ -167,7 +167,7 @@ def load_image(
 
     All modes become RGB as in `tf.io.decode_image(channels=3)`, except for the rounding of JPEG: grey is repeated,
     palettes are looked up, of 16 bits the upper 8 are kept, CMYK is converted without a colour profile, transparency is
-    dropped. Of an animation, the first frame is read.
+    dropped. Of an animation, the first frame is read; a TIFF with several pages of one size is an error.
 
     Args:
         file: A path, a binary file object, or a `PIL.Image.Image` (it is not changed).
@@ -272,6 +272,7 @@ def _read_rgb(file: Any, orient: bool) -> np.ndarray:
             if planes is not None:
                 return planes
             image.seek(0)
+        check_pages(image)
         pixels = _quickly_decoded(image, orient)
         return _rgb(_upright(image) if orient else image) if pixels is None else pixels
 
@@ -282,6 +283,21 @@ def _is_in_planes(image: Any) -> bool:
     if image.mode not in ("L", "I", "F", "I;16", "I;16B") or samples > 1:
         return samples > 1 and deepest > 8 and image.tag_v2.get(_PLANAR, 1) == 2
     return bool(_NOTES.search(str(image.tag_v2.get(_DESCRIPTION, "")))) and image.n_frames > 1
+
+
+def check_pages(image: "Image.Image") -> None:
+    """Raises ValueError where the second page of a TIFF is another picture, not a smaller copy or its mask."""
+    if image.format != "TIFF":
+        return
+    first = image.size
+    try:
+        image.seek(1)
+    except EOFError:
+        return
+    second, kind, pages = image.size, image.tag_v2.get(_KIND, 0), image.n_frames
+    image.seek(0)
+    if second == first and not kind & 0b101:
+        raise OtherPixels(f"it has {pages} pages, but one picture was expected. Save each page as a file")
 
 
 def _begins_as_tiff(file: Any) -> bool:
@@ -304,7 +320,9 @@ def _planes(file: Any) -> np.ndarray | None:
     with tifffile.TiffFile(file) as tiff:
         axes, pixels = tiff.series[0].axes, tiff.series[0].asarray()
     for axis in axes:
-        if axis not in "YXCSQ":  # of slices, times and pages the first counts, as of animations
+        if axis not in "YXCSQ":
+            if pixels.shape[axes.index(axis)] > 1:
+                raise OtherPixels(f"its axes are {axes}, but one picture was expected. Save each plane as a file")
             pixels, axes = pixels.take(0, axes.index(axis)), axes.replace(axis, "")
     if pixels.dtype not in ("uint8", "uint16"):
         raise OtherPixels(f"pixels of {pixels.dtype} have no defined white; scale them to 0..255 first")

@@ -119,10 +119,31 @@ def test_three_channels_of_a_tiff_wherever_they_lie(kind, dtype, tmp_path):
         np.testing.assert_array_equal(stream.batch(0)[0][1], wanted)
 
 
-def test_pages_and_slices_are_read_as_animations(tmp_path):
-    for kind in ("pages", "slices"):
-        first = written(tmp_path / "stack.tif", kind)[..., 0]
-        np.testing.assert_array_equal(keras_vit.load_image(tmp_path / "stack.tif"), np.stack([first] * 3, -1))
+@pytest.mark.parametrize("kind", ["pages", "slices", "coloured pages", "ZYX", "16 bits"])
+def test_several_pages_of_a_tiff_are_not_one_picture(kind, tmp_path):
+    tifffile, file = pytest.importorskip("tifffile"), tmp_path / "stack.tif"
+    pages = np.zeros((7, 8, 12), "uint16" if kind == "16 bits" else "uint8")
+    if kind in ("pages", "slices"):
+        written(file, kind)
+    elif kind == "coloured pages":
+        tifffile.imwrite(file, np.stack([pages] * 3, -1), photometric="rgb", metadata=None)
+    else:
+        tifffile.imwrite(file, pages, photometric="minisblack", metadata={"axes": "ZYX"} if kind == "ZYX" else None)
+    with pytest.raises(ValueError, match=r"stack.tif.*(it has . pages|its axes are ZYX), but one picture was expected"):
+        keras_vit.load_image(file)
+    with pytest.raises(ValueError, match="stack.tif.*one picture was expected"):
+        data.open_data(
+            data.open_table({"file": [file], "label": ["a"]}), image_size=8, batch_size=1, split="test"
+        ).batch(0)
+
+
+def test_smaller_copies_in_a_tiff_are_passed_over(tmp_path):
+    tifffile, pixels = pytest.importorskip("tifffile"), np.arange(96, dtype="uint8").reshape(8, 12)
+    for name, second, kind in (("copy", pixels[::2, ::2], 1), ("same", pixels * 0, 1), ("small", pixels[::2, ::2], 0)):
+        with tifffile.TiffWriter(tmp_path / f"{name}.tif") as tiff:
+            tiff.write(pixels, photometric="minisblack", metadata=None)
+            tiff.write(second, photometric="minisblack", metadata=None, subfiletype=kind)
+        np.testing.assert_array_equal(keras_vit.load_image(tmp_path / f"{name}.tif")[..., 0], pixels)
 
 
 @pytest.mark.parametrize("kind", ["imagej", "tifffile", "planes", "samples", "RGB"])

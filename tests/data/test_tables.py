@@ -55,6 +55,16 @@ def test_a_table_of_classes(photos):
     assert open_table(semicolons).class_names == ("a, b", "c")
 
 
+def test_a_class_takes_one_number_in_memory(photos):
+    names = [f"class{i}" for i in range(50)]
+    table = open_table({"file": [photos / f"{i % 12}.png" for i in range(12)], "label": names[:12]})
+    assert table.labels.dtype == "int64" and table.labels.shape == (12,)
+    with open_data(table, split="test", class_names=names[::-1], **OPTIONS) as stream:
+        assert contents(stream)[1].argmax(axis=1).tolist() == [49 - i for i in range(12)]
+    with pytest.raises(ValueError, match="row 11 has the label 'class11', but the classes are 'class0'"):
+        open_data(table, split="test", class_names=names[:11], **OPTIONS)
+
+
 @pytest.mark.parametrize("form", ["separator", "columns", "lists", "arrow", "parquet"])
 def test_several_labels(photos, form):
     cells = [["a", "b"], ["b"], [], ["c", "a"]] * 3
