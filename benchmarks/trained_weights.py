@@ -70,7 +70,7 @@ def precisions(folder, photos, options):
             row = f"{type(error).__name__}: {str(error).splitlines()[0][:300]} |"
         print(f"| {keras.backend.backend()} | {name} | {row} |", flush=True)
     for patch, size in ((16, 256), (8, 128), (28, 448)):  # a grid of 16 x 16 each
-        other = keras_vit.load(folder, patch_size=patch, image_size=size)
+        other = model.with_config(patch_size=patch, image_size=size)
         row = cosines(other.predict(other.preprocess(photos), batch_size=4, verbose=0), expected)
         print(f"| {keras.backend.backend()} | patches of {patch}, images of {size} | {row} |", flush=True)
 
