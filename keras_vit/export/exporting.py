@@ -22,11 +22,13 @@ from keras_vit._files import check_folder, make_folder
 from keras_vit._options import Above0, OneOf, Options, Whole, check, option
 from keras_vit._terminal import PlainData, as_text, megabytes, pairs_table
 from keras_vit.export import served_model as served
+from keras_vit.export import towers
 from keras_vit.export.float16 import LARGEST, TOLERANCE, distance
 from keras_vit.export.format import Answers, Format, as_files
 from keras_vit.export.formats import FORMATS, format_of
 from keras_vit.export.processes import Job, run_in_fresh_process, write_anywhere
 from keras_vit.models import AnomalyDetector, ViTConfig
+from keras_vit.text import ImageText
 from keras_vit.zoo import load
 
 # Largest difference to the model in relation to the size of its outputs, or to 1 where they are smaller. That of
@@ -43,6 +45,8 @@ Examples:
 # class, in relation to the size of the outputs: between such two it has not decided.
 KEPT, UNDECIDED = 0.95, 0.05
 _NO_COMPARISON = "The model answers with one number everywhere, as with a new head: the comparison shows nothing."
+_OF_IMAGES = {"input": (served.INPUT,)}  # where options apply that a text tower has no use for
+_NO_TOKENIZER = "No tokenizer lies beside the file: pair=... with a tokenizer writes it."
 NAMED = 0.8  # share of the images that have to keep their class however undecided the model is
 _ADVICE = {
     "float16": " The precision float32 may help.",
@@ -65,8 +69,9 @@ class ExportReport(PlainData):
         output: Name of the outputs; of several, with commas between them.
         operators: Names of the operators that it uses, where a runtime may lack some: LiteRT, ONNX, OpenVINO.
         select_operators: Those among them that the runtime does not bring (LiteRT's Flex operators, for example).
-        images: How many images were compared.
-        max_abs_error: Largest difference to the model in float32; of several outputs, of the one nearest its tolerance.
+        images: How many images, or texts, were compared.
+        max_abs_error: Largest difference to the model in float32; of several outputs, of the one nearest its tolerance;
+            of embeddings, which have the length 1, the length of the difference.
         mean_abs_error: Mean difference.
         tolerance: Largest difference that was allowed.
         top1_agreement: Share of the images for which file and model predict the same class; None without classes.
@@ -75,7 +80,8 @@ class ExportReport(PlainData):
         load_seconds: Time from opening the file to its first outputs, without importing the runtime.
         latency_ms: Median time to run `batch` images, or one; None if it was not measured.
         seconds: Duration of the export.
-        note: Limits of this check, such as a new head whose outputs are all zero; None if there are none.
+        cosine: The smallest cosine between an embedding of the file and the model's; None without embeddings.
+        note: Limits of this check or the file, such as a new head whose outputs are all zero; None if there are none.
         gpu: A text with the number of operators that a phone's GPU runs by LiteRT's rules, and the reasons for the
             rest; `"not looked at"` for other formats.
         gpu_operators: That number; None for other formats.
@@ -110,6 +116,7 @@ class ExportReport(PlainData):
     load_seconds: float
     latency_ms: float | None
     seconds: float
+    cosine: float | None = None
     note: str | None = None
     gpu: str = "not looked at"
     gpu_operators: int | None = None
@@ -129,6 +136,7 @@ class ExportReport(PlainData):
         def percent(share: float | None) -> str | None:
             return None if share is None else f"{100 * share:.2f} %"
 
+        compared = f"{self.images} images{'' if self.cosine is None else ' or texts'}"
         labelled = self.accuracy is not None
         accuracy = f"{percent(self.accuracy)} (the model: {percent(self.model_accuracy)})" if labelled else None
         return pairs_table(
@@ -138,8 +146,9 @@ class ExportReport(PlainData):
                 "size": megabytes(self.bytes),
                 "input": self.input,
                 "output": self.output,
-                "largest difference": f"{self.max_abs_error:.1e} (allowed: {self.tolerance:.1e}), {self.images} images",
+                "largest difference": f"{self.max_abs_error:.1e} (allowed: {self.tolerance:.1e}), {compared}",
                 "mean difference": f"{self.mean_abs_error:.1e}",
+                "smallest cosine": self.cosine and f"{self.cosine:.6f}",
                 "same top class": percent(self.top1_agreement),
                 "accuracy": accuracy,
                 "load": f"{self.load_seconds:.2f} s to the first answer",
@@ -161,10 +170,12 @@ def differences(
     format: str,
     precision: str,
     tolerance: float | None = None,
+    vectors: bool = False,
 ) -> dict[str, Any]:
     """The fields of the report about one output of a file, for several batches; RuntimeError if it is too far off."""
-    # NaN stays NaN here, and no tolerance holds for it.
-    errors = np.concatenate([np.abs(a - b).ravel() for a, b in zip(outputs, expected, strict=True)])
+    # NaN stays NaN here, and no tolerance holds for it. The numbers in unit vectors are too small to be compared alone.
+    length = (lambda rows: np.linalg.norm(rows, axis=-1)) if vectors else np.abs
+    errors = np.concatenate([length(a - b).ravel() for a, b in zip(outputs, expected, strict=True)])
     largest, size = float(errors.max()), max(1.0, *(float(np.max(np.abs(batch))) for batch in expected))
     limit = (TOLERANCES[precision] if tolerance is None else tolerance) * size
     if not largest <= limit:
@@ -173,6 +184,8 @@ def differences(
             f"than the {limit:.1e} that {precision} may explain.{_ADVICE.get(precision, '')}"
         )
     found = {"max_abs_error": largest, "mean_abs_error": float(errors.mean()), "tolerance": limit}
+    if vectors:
+        found["cosine"] = float(min(np.sum(a * b, -1).min() for a, b in zip(outputs, expected, strict=True)))
     if not classes:
         return found | {"top1_agreement": None}
     below_best, ranges = [], []  # by how much the model itself sees the file's class below its best; its range
@@ -223,10 +236,10 @@ class ExportOptions(Options):
 
     precision: str = "float32"
     batch_size: Annotated[int | str, _batch] | None = None
-    target: Annotated[str | None, OneOf((None, "gpu"))] = None
-    uint8_input: bool = False
-    softmax: bool = False
-    class_names: Sequence[str] | None = None
+    target: Annotated[str | None, OneOf((None, "gpu"))] = option(None, when=_OF_IMAGES)
+    uint8_input: bool = option(False, when=_OF_IMAGES)
+    softmax: bool = option(False, when=_OF_IMAGES)
+    class_names: Sequence[str] | None = option(None, when=_OF_IMAGES)
     source: str | None = None
     allow_select_ops: bool = option(False, when={"format": ("litert",)})
     tolerance: Above0 | None = None
@@ -242,6 +255,7 @@ def export(
     images: ArrayLike | None = None,
     labels: ArrayLike | None = None,
     calibration: Any = None,
+    pair: ImageText | None = None,
     **options: Any,
 ) -> ExportReport:
     """Writes a model to a file that runs without Keras, and checks that it returns the same.
@@ -252,7 +266,8 @@ def export(
     Args:
         model: A `VisionTransformer`, `BiT` or dense model (`EoMT`, `LinearSegmenter`, `DPT`, `LinearDepth`,
             `Detector`, `AnomalyDetector`), of any backend and precision; a result of `feature_extractor`; a functional
-            or sequential model with one inside; or a name, an address or a path as in `load`.
+            or sequential model with one inside; or a name, an address or a path as in `load`. A `TextEncoder` becomes a
+            file from int32 ids `(batch, context)` to embeddings of length 1, or NaN for ids outside its vocabulary.
         path: The file to write; for `"saved_model"`, the folder. OpenVINO's second file lies beside it.
         format: A key of `FORMATS`: `"saved_model"`, `"litert"`, `"onnx"`, `"openvino"`, `"torch"` or `"stablehlo"`;
             None for the one that the path's suffix belongs to. A folder has no suffix, so that it has to be named.
@@ -262,6 +277,8 @@ def export(
         calibration: Typical images, for precisions that need the ranges of values (int8): an array like `images`,
             a folder of pictures, or another source of `keras_vit.data.open_data`. At least 8; more
             are not always better. Without `images`, outputs are compared on up to 64 of them.
+        pair: The `ImageText` that `model` is a tower of. The file then returns embeddings of length 1, and has the
+            scale and bias of the logits in its metadata. Beside a text tower, `tokenizer.json` is written.
         **options: Those of `ExportOptions`: `precision`, `batch_size`, `target`, `uint8_input`, `softmax`,
             `class_names`, `source`, `allow_select_ops`, `tolerance`, `measure`, `overwrite`.
 
@@ -289,25 +306,29 @@ def export(
         asked = asked.adapted(source=os.fspath(model) if asked.source is None else asked.source)
         model = load(model)
     served.check_model(model)
+    of_images = {"images": images, "labels": labels, "calibration": calibration}
+    check(asked, {"input": towers.check_tower(model, pair, asked.precision, of_images)})
     batch_size = _check_options(row, model, asked, calibration is not None)
     names = served.names_of_classes(model, asked.class_names)
-    sidecar = path.with_name(f"{path.name}.json") if isinstance(model, AnomalyDetector) else None
-    _check_destination([*row.files(path), *([sidecar] if sidecar else [])], asked.overwrite)
-    require_packages(f"The format {row.name!r}", row.needs, row.extra)
     reference, precision = served.plain_model(model), asked.precision
     rounded = bool(asked.target) or precision == "float16"
-    for_gpu = rounded and row.gpu != ()
-    signature = served.Signature.of(reference, batch_size, asked.uint8_input, asked.softmax, for_gpu)
-    compared = served.compared_images(model, signature, images, labels, calibration)
+    signature = served.Signature.of(reference, batch_size, asked.uint8_input, asked.softmax, rounded and row.gpu != ())
+    signature, lean = towers.signature_of(model, pair, signature, (row.name, precision)), served.served_model(reference)
+    if signature.outputs == towers.EMBEDDINGS:
+        reference, lean = map(towers.with_unit_outputs, (reference, lean))
+    words = towers.tokenizer_of(model, pair)
+    metadata = served.describe(model, signature, precision, names, asked.source)
+    job = Job(row.name, precision, signature, metadata | towers.describe_tower(model, pair, words))
+    beside = _beside(path, model, job, words)
+    _check_destination([*row.files(path), *beside], asked.overwrite)
+    compared = towers.compared_ids(model) or served.compared_images(model, signature, images, labels, calibration)
     classes = None if len(signature.outputs) > 1 else len(names) if names else served.classes_of(model)
-    if compared.labels is not None:
-        served.check_labels(compared.labels, compared.images[0], classes if len(model.outputs[0].shape) == 2 else None)
+    served.check_labels(compared.labels, compared.images[0], classes if len(model.outputs[0].shape) == 2 else None)
     expected = [served.answers_of(reference, signature, batch) for batch in compared.taken("float32")]
-    job = Job(row.name, precision, signature, served.describe(model, signature, precision, names, asked.source))
     try:
         with Console(stderr=True).status(f"Exporting to {path.name} ...") as status, _workspace(path) as temporary:
             written = Path(temporary, f"exported{row.suffix}")
-            operators = write_anywhere(served.served_model(reference), job, compared.calibration, written)
+            operators = write_anywhere(lean, job, compared.calibration, written)
             if operators["select"] and not asked.allow_select_ops:
                 lacks = f"operators that its runtime lacks: {', '.join(operators['select'])}"
                 raise RuntimeError(f"The {row.name} file needs {lacks}. Pass allow_select_ops=True.")
@@ -316,9 +337,9 @@ def export(
             answers, measured = run_in_fresh_process(row, written, taken, batch_size, asked.measure, rounded)
             answers = [_named(batch, signature) for batch in answers]
             found = _in_float16(answers.pop(), expected[0], measured, row, asked, classes) if rounded else {}
-            found |= _agreement(answers, expected, row, asked, classes)
+            found |= _agreement(answers, expected, row, asked, classes, compared.labels)
             new = [*zip(row.files(written), row.files(path), strict=True)]
-            _place(new + _written_sidecar(sidecar, job, Path(temporary)), Path(temporary))
+            _place(new + _written_beside(beside, Path(temporary)), Path(temporary))
     except (OSError, RuntimeError) as error:
         raise _nothing_written(error, path) from error
     return ExportReport(
@@ -329,31 +350,35 @@ def export(
         batch=batch_size,
         input=signature.describe_input(),
         output=", ".join(signature.outputs),
-        operators=tuple(operators["operators"]),
-        select_operators=tuple(operators["select"]),
         images=sum(map(len, compared.images)),
-        accuracy=_accuracy(answers[0][signature.outputs[0]], compared.labels),
-        model_accuracy=_accuracy(expected[0][signature.outputs[0]], compared.labels),
         load_seconds=measured["load_seconds"],
         latency_ms=measured.get("latency_ms"),
         seconds=time.perf_counter() - started,
-        note=_note(row, expected),
-        **_on_gpu(operators["gpu"]),
+        note=_note(row, expected, _NO_TOKENIZER if signature.input == served.IDS and words is None else None),
+        **_operators(operators),
         **found,
     )
 
 
-def _written_sidecar(sidecar: Path | None, job: Job, folder: Path) -> list[tuple[Path, Path]]:
-    """Writes the metadata of a detector of anomalies, and returns where it is and where it goes; empty for others."""
-    if sidecar is None:
-        return []
-    (folder / "about.json").write_text(as_files(job.metadata)["keras_vit.json"], encoding="utf-8")
-    return [(folder / "about.json", sidecar)]
+def _beside(path: Path, model: keras.Model, job: Job, tokenizer: str | None) -> dict[Path, str]:
+    """Returns the texts that lie beside a file: a tokenizer, unless it is there, or what an anomaly detector says."""
+    if isinstance(model, AnomalyDetector):
+        return {path.with_name(f"{path.name}.json"): as_files(job.metadata)["keras_vit.json"]}
+    place = path.with_name(towers.TOKENIZER)
+    is_there = tokenizer is None or (place.is_file() and place.read_bytes() == tokenizer.encode())
+    return {} if is_there else {place: tokenizer}
 
 
-def _note(row: Format, expected: list[Answers]) -> str | None:
+def _written_beside(texts: dict[Path, str], folder: Path) -> list[tuple[Path, Path]]:
+    """Writes texts into a folder for now, and returns for each where it is and where it goes."""
+    return [
+        (folder / place.name, place) for place, text in texts.items() if (folder / place.name).write_text(text, "utf-8")
+    ]
+
+
+def _note(row: Format, expected: list[Answers], of_tower: str | None) -> str | None:
     is_one_value = all(np.ptp(values) == 0 for batch in expected for values in batch.values())
-    return " ".join(filter(None, (_NO_COMPARISON if is_one_value else None, row.note))) or None
+    return " ".join(filter(None, (_NO_COMPARISON if is_one_value else None, row.note, of_tower))) or None
 
 
 def _named(answers: Answers, signature: served.Signature) -> Answers:
@@ -361,14 +386,15 @@ def _named(answers: Answers, signature: served.Signature) -> Answers:
     return dict(zip(signature.outputs, answers.values(), strict=True)) if single else answers
 
 
-def _on_gpu(found: tuple[int, list[str]] | None) -> dict[str, Any]:
-    """The fields of the report about the GPU of a phone, from what `Format.off_gpu` returned."""
-    if found is None:
-        return {}
-    count, off = found
+def _operators(found: dict[str, Any]) -> dict[str, Any]:
+    """The fields of the report about operators and the GPU of a phone, from what `processes.write` returned."""
+    names = {"operators": tuple(found["operators"]), "select_operators": tuple(found["select"])}
+    if found["gpu"] is None:
+        return names
+    count, off = found["gpu"]
     reasons = collections.Counter(line.partition(": ")[2] for line in off)
     words = [f"{count - len(off)} of {count} operators", *(f"{times} x {why}" for why, times in reasons.items())]
-    return {"gpu": "; ".join(words), "gpu_operators": count - len(off), "not_on_gpu": tuple(off)}
+    return names | {"gpu": "; ".join(words), "gpu_operators": count - len(off), "not_on_gpu": tuple(off)}
 
 
 def _in_float16(
@@ -401,14 +427,16 @@ def _in_float16(
 
 
 def _agreement(
-    answers: list[Answers], expected: list[Answers], row: Format, asked: ExportOptions, classes: int | None
+    answers: list[Answers], expected: list[Answers], row: Format, asked: ExportOptions, classes: int | None, labels: Any
 ) -> dict[str, Any]:
-    """The fields of the report about differences, of the output that is nearest to the largest one that is allowed."""
+    """The fields about accuracy and differences, these of the output that is nearest to the largest that is allowed."""
     # `answers` and `expected` have the outputs by name for each batch.
     _check_decisions(answers, expected, row)
-    how = bool(classes), row.name, asked.precision, asked.tolerance
+    how = bool(classes), row.name, asked.precision, asked.tolerance, (*expected[0],) == towers.EMBEDDINGS
     found = [differences([a[name] for a in answers], [e[name] for e in expected], *how) for name in expected[0]]
-    return max(found, key=lambda one: one["max_abs_error"] / one["tolerance"])
+    worst = max(found, key=lambda one: one["max_abs_error"] / one["tolerance"])
+    accuracies = [_accuracy(next(iter(batches[0].values())), labels) for batches in (answers, expected)]
+    return worst | {"accuracy": accuracies[0], "model_accuracy": accuracies[1]}
 
 
 def _check_decisions(answers: list[Answers], expected: list[Answers], row: Format) -> None:
@@ -438,6 +466,7 @@ def _nothing_written(error: OSError | RuntimeError, path: Path) -> Exception:
 
 def _check_options(row: Format, model: keras.Model, asked: ExportOptions, calibrated: bool) -> int | None:
     """Returns the images at a time, None for any number; ValueError for what does not fit the format or the model."""
+    require_packages(f"The format {row.name!r}", row.needs, row.extra)
     precision = asked.precision
     if row.precision(precision).calibration != calibrated:
         words = "does not use calibration: leave it out" if calibrated else "needs images: pass calibration=..."

@@ -36,6 +36,20 @@ def _dense(layer: Any, x: Any) -> Any:
     return layer.activation(_product(x, layer.kernel, layer.bias))
 
 
+def _embedding(dtype: str, layer: Any, ids: Any) -> Any:
+    """Rows of a table of tokens, which the file holds as float32, or as integers with a peak for each row."""
+    import tensorflow as tf
+
+    if dtype == "float32":
+        return tf.gather(ops.convert_to_tensor(layer.embeddings), ids)
+    with tf.init_scope():  # outside of the graph that is traced
+        table = ops.convert_to_numpy(layer.embeddings)
+    peaks = np.maximum(np.abs(table).max(1, keepdims=True), 2.0**-24)
+    most = np.iinfo(dtype).max
+    rows = tf.cast(tf.gather(np.rint(table / peaks * most).astype(dtype), ids), "float32")
+    return rows * (1 / most) * tf.gather(peaks, ids)  # no factor is too small for float16
+
+
 def _peak(x: Any, least: float = 2.0**-8) -> Any:
     """The largest magnitude of each row; at least what zeros are divided by."""
     return ops.maximum(ops.max(ops.abs(x), -1, keepdims=True), least)
@@ -201,7 +215,8 @@ def calls_for(signature: Signature, format: str) -> Calls:
     """The calls that a file has in place of the layers' own; none in TensorFlow's own format."""
     if format == "saved_model":
         return {}
-    calls = EVERYWHERE | (FIXED if is_for_gpu(signature, format) else {}) | (FLOAT16 if signature.float16 else {})
+    calls = EVERYWHERE | {keras.layers.Embedding: functools.partial(_embedding, signature.table)}
+    calls |= (FIXED if is_for_gpu(signature, format) else {}) | (FLOAT16 if signature.float16 else {})
     return calls | (ONNX if format == "onnx" else {})
 
 

@@ -25,6 +25,7 @@ from keras_vit.models import (
     BiTConfig,
     DenseModel,
     LinearSegmenter,
+    TextEncoder,
     VisionTransformer,
     ViTConfig,
     has_adapters,
@@ -36,7 +37,7 @@ from keras_vit.preprocessing.images import OVERSHOOT
 
 Config: TypeAlias = ViTConfig | BiTConfig
 
-INPUT = "images"  # the name of the one input in every format
+INPUT, IDS = "images", "ids"  # the name of the one input in every format: of an image model, of a text tower
 # The name of the output of dense models that have one, by `config.model`; EoMT's two have names. A `MultiTaskDPT` has
 # its task's.
 DENSE_OUTPUTS = {"LinearSegmenter": "logits", "DPT": "depth", "LinearDepth": "depth"}
@@ -58,8 +59,8 @@ class Signature:
     other activation; of a model around one of this package, `"output"`.
     """
 
-    shape: tuple[int | None, int | None, int | None, int]  # of the images; None for what may have any length
-    dtype: str  # "uint8" (pixels of 0..255) or "float32"
+    shape: tuple[Any, ...]  # of the images, or (batch, context) of ids; None for what may have any length
+    dtype: str  # "uint8" (pixels of 0..255) or "float32"; "int32" (ids)
     value_range: tuple[float, float] | None  # None where nothing tells
     outputs: tuple[str, ...]
     softmax: bool = False  # whether the file takes the softmax of what the model outputs
@@ -68,6 +69,8 @@ class Signature:
     steps: tuple[int, int] = (1, 1)  # what height and width have to be multiples of
     float16: bool = False  # whether it is computed in float16, by a GPU
     threshold: float | None = None  # of an anomaly detector: the file decides as well
+    input: str = INPUT
+    table: str = "float32"  # how a text tower's table of tokens is stored: this, "int16" or "int8"
 
     @property
     def batch(self) -> int | None:
@@ -84,8 +87,9 @@ class Signature:
     def describe_input(self) -> str:
         """The input's name, dtype, shape and range of values as a text."""
         shape = ", ".join("any" if length is None else str(length) for length in self.shape)
-        values = "" if self.value_range is None else ", {:.4g}..{:.4g}".format(*self.value_range)
-        return f"{INPUT}: {self.dtype} ({shape}){values}"
+        ends = [f"{end:.4g}" if end % 1 else f"{end:.0f}" for end in self.value_range or ()]
+        values = f", {'..'.join(ends)}" if ends else ""
+        return f"{self.input}: {self.dtype} ({shape}){values}"
 
     @classmethod
     def of(
@@ -215,9 +219,9 @@ def describe(
     entries = {
         "model": model.name,
         "source": None if source is None else os.fspath(source),
-        "image_size": None if size is None else list(size),
-        "any_image_size": signature.any_size,
-        "input": INPUT,
+        "image_size": list(size) if signature.input == INPUT and size else None,
+        "any_image_size": signature.any_size if signature.input == INPUT else None,
+        "input": signature.input,
         "input_dtype": signature.dtype,
         "input_range": None if signature.value_range is None else list(signature.value_range),
         "output": outputs[0] if len(outputs) == 1 else list(outputs),
@@ -240,12 +244,12 @@ def check_model(model: Any) -> None:
     inside = layers_inside(model) if known else []
     if not any(type(layer).__module__.startswith("keras_vit.") for layer in inside):
         raise TypeError(
-            "model must be a VisionTransformer or BiT, a dense model, a functional or sequential one with such "
-            f"inside, or a name, but a {type(model).__name__} was given. Of a subclassed model, export the model "
-            "inside."
+            "model must be a VisionTransformer or BiT, a dense model, a text tower, a functional or sequential one "
+            f"with such inside, or a name, but a {type(model).__name__} was given. Of a subclassed model, export the "
+            "model inside."
         )
     shapes = [tuple(images.shape) for images in model.inputs]
-    if len(shapes) != 1 or len(shapes[0]) != 4:
+    if len(shapes) != 1 or (len(shapes[0]) != 4 and not isinstance(model, TextEncoder)):
         raise ValueError(f"model must have one input, images (batch, height, width, channels), but it has {shapes}.")
     if isinstance(model, AnomalyDetector) and model.config.masking:
         raise ValueError(f"{model.name} has masking=True, which no file can compute. Fit it with masking=False.")
@@ -263,7 +267,7 @@ def check_model(model: Any) -> None:
 def plain_model(model: keras.Model) -> keras.Model:
     """Returns the model itself where it computes in float32 and has no adapters; otherwise a copy that does."""
     layers = layers_inside(model)
-    ours = isinstance(model, (VisionTransformer, BiT, DenseModel))
+    ours = isinstance(model, (VisionTransformer, BiT, DenseModel, TextEncoder))
     if any(map(has_adapters, layers)):
         if not ours:
             raise ValueError(
@@ -309,7 +313,11 @@ def served_model(model: keras.Model) -> keras.Model:
 
 def serve(model: keras.Model, signature: Signature, images: Tensor) -> dict[str, Tensor]:
     """Returns what every exported file computes: the model's outputs by name, for images as the signature says."""
-    images = keras.ops.cast(images, "float32")
+    given = images
+    if signature.input == IDS:  # runtimes differ in what they do with ids outside the vocabulary
+        images = keras.ops.clip(given, 0, max(signature.value_range or ()))
+    else:
+        images = keras.ops.cast(images, "float32")
     if signature.scale is not None:
         scale, offset = (np.array(values, "float32") for values in (signature.scale, signature.offset))
         images = keras.ops.add(keras.ops.multiply(images, scale), offset)
@@ -319,6 +327,9 @@ def serve(model: keras.Model, signature: Signature, images: Tensor) -> dict[str,
         answers = [keras.ops.cast(is_above, "float32"), *answers]
     if signature.softmax:
         answers = [keras.ops.softmax(answer) for answer in answers]
+    if signature.input == IDS:
+        unknown = keras.ops.any(keras.ops.not_equal(given, images), axis=1, keepdims=True)
+        answers = [keras.ops.where(unknown, np.float32("nan"), answer) for answer in answers]
     return dict(zip(signature.outputs, answers, strict=True))
 
 
@@ -421,8 +432,10 @@ def _resized(source: Any, config: Config) -> np.ndarray:
     return _as_pixels(np.concatenate(images)[:count])
 
 
-def check_labels(labels: np.ndarray, images: np.ndarray, classes: int | None) -> None:
+def check_labels(labels: np.ndarray | None, images: np.ndarray, classes: int | None) -> None:
     """Raises ValueError unless labels are `(n,)` integers below `classes`, one for each image; also without classes."""
+    if labels is None:
+        return
     if not classes:
         raise ValueError("labels were given, but the model does not name one class for each image.")
     fits = labels.shape == (len(images),) and labels.dtype.kind in "iu"

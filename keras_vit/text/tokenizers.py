@@ -36,6 +36,8 @@ WORDS = ("spiece.model", "tokenizer.json", "tokenizer.model", VOCABULARY)
 # What TIPS's authors cut texts with; transformers has made its tokenizer.json of it.
 AUTHORS_WORDS = ("tokenizer.model", "tokenizer.json")
 TOKENIZER_FILES = (*WORDS, "tokenizer_config.json", MERGES)
+# JavaScript has no `(?i)`; a long s is an s.
+_CLIP_WORDS_OF_ANY_CASE = r"'[sSſ]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD]|\p{L}+|\p{N}|[^\s\p{L}\p{N}]+"
 _CLIP_WORDS = r"'s|'t|'re|'ve|'m|'ll|'d|\p{L}+|\p{N}|[^\s\p{L}\p{N}]+"
 
 
@@ -51,6 +53,7 @@ class Tokenizer:
         start: Id before the first token; None for no start token.
         clean: A function that normalises a text before `encode`.
         files: The files of the tokenizer; empty for CLIP's tokenizer, which is part of this package.
+        words: The object of the library `tokenizers` or `sentencepiece` that encodes; None for another function.
 
     Examples:
         >>> text.Tokenizer(lambda line: [ord(c) for c in line], context=4, end=1, pad=0)(["hi"]).tolist()
@@ -64,6 +67,7 @@ class Tokenizer:
     start: int | None = None
     clean: Callable[[str], str] = dataclasses.field(default=str, repr=False)
     files: tuple[Path, ...] = ()
+    words: Any = dataclasses.field(default=None, repr=False)
 
     def __call__(self, texts: str | Sequence[str]) -> np.ndarray:
         """Returns the ids of one text or several, int32 `(texts, context)`; warns if a text is cut.
@@ -108,10 +112,10 @@ def _spaced(text: str) -> str:
 
 def _repaired(text: str) -> str:
     """A text as OpenAI and open_clip repair it: broken encodings, and what HTML writes as `&amp;`."""
-    return html.unescape(html.unescape(_library("ftfy").fix_text(text))).strip()
+    return html.unescape(html.unescape(library("ftfy").fix_text(text))).strip()
 
 
-def _siglip_cleaned(text: str) -> str:
+def siglip_cleaned(text: str) -> str:
     """A text in lower case without punctuation, as transformers' SiglipTokenizer: no space where a `_` was."""
     return _spaced(text.lower().translate(_NO_PUNCTUATION))
 
@@ -125,14 +129,15 @@ CLEANINGS: dict[str, Callable[[str], str]] = {
 _LOWER = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 # big_vision and TIPS lower with `tf.strings.lower`, which knows no letters but A to Z.
-_FLAX: dict[str, Callable[[str], str]] = {"big_vision": lambda text: text.translate(_LOWER), "lit": str}
+FLAX: dict[str, Callable[[str], str]] = {"big_vision": lambda text: text.translate(_LOWER), "lit": str}
 TIPS = "tips"  # its rules: big_vision's capitals, no end token, padding 0
 
 
 # What cuts a text into tokens
 
 
-def _library(name: str) -> Any:
+def library(name: str) -> Any:
+    """Returns an installed package by its name; ImportError without it."""
     require_packages("This tokenizer", (name,), "text")
     return importlib.import_module(name)
 
@@ -146,7 +151,7 @@ def need_library() -> None:
 @functools.cache
 def _clip_pairs(start: str, end: str) -> Any:
     """CLIP's byte pairs as a tokenizer of the library `tokenizers`, whose special tokens are `start` and `end`."""
-    tokenizers = _library("tokenizers")
+    tokenizers = library("tokenizers")
     lines = gzip.decompress((weights_folder() / CLIP_MERGES).read_bytes()).decode().split("\n")
     merges = [tuple(line.split()) for line in lines if line]
     # Letters stand for bytes, in the order of the ids: printable ones for themselves, then all others.
@@ -154,12 +159,12 @@ def _clip_pairs(start: str, end: str) -> Any:
     letters += [chr(i) for i in range(256, 512 - len(letters))]
     tokens = [*letters, *(f"{letter}</w>" for letter in letters), *("".join(pair) for pair in merges), start, end]
     model = tokenizers.models.BPE({token: i for i, token in enumerate(tokens)}, merges, end_of_word_suffix="</w>")
-    return _splitting(model, f"(?i){_CLIP_WORDS}", [start, end])
+    return _splitting(model, _CLIP_WORDS_OF_ANY_CASE, [start, end])
 
 
 def _splitting(model: Any, words: str, specials: list[str]) -> Any:
     """Returns a tokenizer of the library `tokenizers` that makes a model's byte pairs of the `words` of a text."""
-    tokenizers = _library("tokenizers")
+    tokenizers = library("tokenizers")
     result = tokenizers.Tokenizer(model)
     split = tokenizers.pre_tokenizers.Split(tokenizers.Regex(words), "removed", invert=True)
     as_bytes = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
@@ -170,7 +175,7 @@ def _splitting(model: Any, words: str, specials: list[str]) -> Any:
 
 def _from_merges(vocabulary: Path) -> Any:
     """The byte pairs of a `vocab.json` and the `merges.txt` beside it, with texts cleaned as by CLIPTokenizer."""
-    tokenizers, specials = _library("tokenizers"), ["<|startoftext|>", "<|endoftext|>"]
+    tokenizers, specials = library("tokenizers"), ["<|startoftext|>", "<|endoftext|>"]
     files = str(vocabulary), str(vocabulary.with_name(MERGES))
     model = tokenizers.models.BPE.from_file(*files, end_of_word_suffix="</w>", unk_token=specials[1])
     result, cleaning = _splitting(model, _CLIP_WORDS, specials), tokenizers.normalizers
@@ -197,16 +202,16 @@ def clip_tokenizer(config: TextConfig, is_open_clip: bool, clean: str | None = N
     words = ("<start_of_text>", "<end_of_text>") if is_open_clip else ("<|startoftext|>", "<|endoftext|>")
     pairs = _clip_pairs(*words)
     start, end = map(pairs.token_to_id, words)
-    made = Tokenizer(_ids_of(pairs), config.context, end, 0, start, _cleaning(clean or "lower"))
+    made = Tokenizer(_ids_of(pairs), config.context, end, 0, start, _cleaning(clean or "lower"), words=pairs)
     return _checked(made, pairs.get_vocab_size(), config)
 
 
 def from_json(path: Path, config: TextConfig, kind: str, clean: str | None = None) -> tuple[Tokenizer, bool]:
     """The tokenizer of a `tokenizer.json` or `vocab.json`, and whether it lowers texts though no file says so."""
-    library, sidecar = _library("tokenizers"), path.with_name("tokenizer_config.json")
+    hub, sidecar = library("tokenizers"), path.with_name("tokenizer_config.json")
     path.open("rb").close()  # the libraries' errors do not tell what cannot be read from what is damaged
     try:
-        words = _from_merges(path) if path.name == VOCABULARY else library.Tokenizer.from_file(str(path))
+        words = _from_merges(path) if path.name == VOCABULARY else hub.Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises nothing more exact
         raise ValueError(f"The tokenizer {path} cannot be read: {printable(error, 200)}. Download it again.") from error
     metadata = parse_json(sidecar.read_bytes(), str(sidecar)) if sidecar.is_file() else {}
@@ -228,48 +233,47 @@ def from_json(path: Path, config: TextConfig, kind: str, clean: str | None = Non
         end_word = pad_word = "<|endoftext|>"
     elif kind == TIPS:  # whose normalizer lowers
         pad_word = "<pad>"
-    elif kind in _FLAX:
+    elif kind in FLAX:
         words.encode_special_tokens = True  # a special token written in a text is text there
-        clean_text = _FLAX[kind]
+        clean_text = FLAX[kind]
     elif kind.startswith("open"):
         clean_text, around = _cleaning(clean or "whitespace"), words.encode("").ids
         start = around[0] if len(around) > 1 else None  # XLM-R's begins texts with a token, as MetaCLIP 2 has it
     elif is_gemma:
         # SigLIP 2 was trained on lower case, which the class that the hub names leaves out.
         lowers, after = True, [] if words.normalizer is None else [words.normalizer]
-        words.normalizer = library.normalizers.Sequence([library.normalizers.Lowercase(), *after])
+        words.normalizer = hub.normalizers.Sequence([hub.normalizers.Lowercase(), *after])
     else:
-        clean_text = _siglip_cleaned
+        clean_text = siglip_cleaned
     end, pad = None if kind == TIPS else id_of("eos_token", end_word), id_of("pad_token", pad_word)
     beside = [MERGES] if path.name == VOCABULARY else []
     beside += [sidecar.name] if metadata else []
     beside += ["tokenizer.model"] if kind == TIPS else []  # which its authors read
     files = [path, *(path.with_name(name) for name in beside if path.with_name(name).is_file())]
-    made = Tokenizer(encode, config.context, end, pad, start, clean_text, tuple(files))
+    made = Tokenizer(encode, config.context, end, pad, start, clean_text, tuple(files), words)
     return _checked(made, words.get_vocab_size(), config), lowers
 
 
 def from_sentencepiece(path: Path, config: TextConfig, kind: str, clean: str | None = None) -> Tokenizer:
     """The tokenizer of a SentencePiece model by the rules of `kind`; those of transformers for an unknown one."""
-    library = _library("sentencepiece")
     path.open("rb").close()
     try:
-        pieces = library.SentencePieceProcessor(model_file=str(path))
+        pieces = library("sentencepiece").SentencePieceProcessor(model_file=str(path))
     except RuntimeError as error:
         raise ValueError(f"{path} is not a SentencePiece model: {printable(error, 200)}. Download it again.") from error
     is_gemma = pieces.id_to_piece(1) == "<eos>"
     # The end has the id 1. The padding of Gemma has its own, 0; the others fill up with the end.
     end, pad = 1, 0 if is_gemma else 1
-    encode, clean_text = pieces.encode, _FLAX.get(kind, str)
+    encode, clean_text = pieces.encode, FLAX.get(kind, str)
     if kind == TIPS:
-        end, pad, clean_text = None, 0, _FLAX["big_vision"]
+        end, pad, clean_text = None, 0, FLAX["big_vision"]
     elif kind.startswith("open"):
         clean_text = _cleaning(clean or "whitespace")
-    elif kind not in _FLAX and is_gemma:
+    elif kind not in FLAX and is_gemma:
         clean_text = str.lower  # SigLIP 2 was trained on lower case
-    elif kind not in _FLAX:
+    elif kind not in FLAX:
         encode = _pieces_of_siglip(pieces)
-    tokenizer = Tokenizer(encode, config.context, end, pad, clean=clean_text, files=(path,))
+    tokenizer = Tokenizer(encode, config.context, end, pad, clean=clean_text, files=(path,), words=pieces)
     return _checked(tokenizer, pieces.get_piece_size(), config)
 
 
@@ -286,7 +290,7 @@ def _pieces_of_siglip(pieces: Any) -> Callable[[str], list[int]]:
             if part in specials:
                 ids.append(specials[part])
             elif part:
-                ids += pieces.encode(f"{unknown}{_siglip_cleaned(part)}")[before:]
+                ids += pieces.encode(f"{unknown}{siglip_cleaned(part)}")[before:]
         return ids
 
     return encode

@@ -35,6 +35,7 @@ VALUES = {
     **{"source": {"source": "a file"}, "images": {"images": PIXELS}, "measure": {"measure": False}, "overwrite": None},
     **{"labels": {"labels": np.array([0, 1, 2, 0]), "images": PIXELS}, "calibration": {"calibration": CALIBRATION}},
     **{"allow_select_ops": None, "tolerance": {"tolerance": 0.5}},
+    "pair": None,  # it has to be the model's own: test_towers.py
 }
 
 

@@ -15,13 +15,13 @@ def tensorflow_module(model: Model, signature: Signature, format: str) -> Any:
     import tensorflow as tf
 
     from keras_vit.export import rewrites
-    from keras_vit.export.served_model import INPUT, serve
+    from keras_vit.export.served_model import serve
 
     def served(images: Any) -> Any:
         answers = serve(model, signature, images)
         return rewrites.separate_outputs(answers) if rewrites.is_for_gpu(signature, format) else answers
 
-    spec = tf.TensorSpec(signature.shape, signature.dtype, name=INPUT)
+    spec = tf.TensorSpec(signature.shape, signature.dtype, name=signature.input)
     module = tf.Module(name="keras_vit")
     module.weights = [weight.value for weight in model.weights]
     module.serve = tf.function(served, input_signature=[spec], autograph=False)
@@ -51,10 +51,11 @@ class SavedModel(Format):
         import tensorflow as tf
 
         loaded = tf.saved_model.load(str(path))
+        (name,) = loaded.signatures["serving_default"].structured_input_signature[1]
 
         def run(images: np.ndarray) -> Answers:
             # `loaded` is named here, so that it lives as long: a signature does not keep its variables.
-            answers = loaded.signatures["serving_default"](images=tf.constant(images))
+            answers = loaded.signatures["serving_default"](**{name: tf.constant(images)})
             return {name: answer.numpy() for name, answer in answers.items()}
 
         return run
@@ -84,10 +85,10 @@ class StableHLO(Format):
 
         from keras_vit.export.served_model import serve
 
-        batch, height, width, channels = signature.shape
         rows, columns = signature.steps
         # Sizes as multiples of what a patch needs: JAX has to prove that the patches fit.
-        names = (batch or "batch", height or f"{rows}*rows", width or f"{columns}*columns", channels)
+        free = ("batch", f"{rows}*rows", f"{columns}*columns", "channels")
+        names = (length or name for length, name in zip(signature.shape, free, strict=False))
         shape = export.symbolic_shape(", ".join(map(str, names)))
         images = jax.ShapeDtypeStruct(shape, signature.dtype)
         function = jax.jit(functools.partial(serve, model, signature))
@@ -135,11 +136,11 @@ class Torch(Format):
                     answers = serve(model, signature, images)
                     return answers if len(answers) > 1 else answers[signature.outputs[0]]
 
-        batch, height, width, channels = signature.shape
         # Any length but 0 and 1, which PyTorch would take for fixed.
-        shape = (batch or 2, height or 64 * signature.steps[0], width or 96 * signature.steps[1], channels)
+        free = (2, 64 * signature.steps[0], 96 * signature.steps[1], 3)
+        shape = tuple(length or other for length, other in zip(signature.shape, free, strict=False))
         sample = torch.zeros(shape, dtype=getattr(torch, signature.dtype))
-        dynamic = {} if batch else {0: torch.export.Dim("batch", min=1, max=2**15)}
+        dynamic = {} if signature.batch else {0: torch.export.Dim("batch", min=1, max=2**15)}
         if signature.any_size:
             dynamic |= {1: torch.export.Dim.AUTO, 2: torch.export.Dim.AUTO}
         with torch.no_grad():

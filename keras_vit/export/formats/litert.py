@@ -21,7 +21,7 @@ from keras_vit.export.format import FLATBUFFER, Answers, Format, Model, Operator
 from keras_vit.export.formats.frameworks import tensorflow_module
 
 CALIBRATION_BATCH = 4  # images at a time: all values of all layers are kept meanwhile
-DTYPES = {0: np.float32, 1: np.float16, 2: np.int32, 3: np.uint8, 4: np.int64, 6: np.bool_, 9: np.int8}
+DTYPES = {0: np.float32, 1: np.float16, 2: np.int32, 3: np.uint8, 4: np.int64, 6: np.bool_, 7: np.int16, 9: np.int8}
 INT8 = 9  # of LiteRT's enumeration
 # What LiteRT's WebGPU accelerator 2.3.0 compiled and computed rightly, alone or in a file of this package.
 ON_GPU = set(

@@ -181,7 +181,8 @@ class ONNX(Format):
 
         session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
         names = [output.name for output in session.get_outputs()]
-        return lambda images: dict(zip(names, session.run(names, {"images": images}), strict=True))
+        (input_,) = session.get_inputs()
+        return lambda images: dict(zip(names, session.run(names, {input_.name: images}), strict=True))
 
     def annotate(self, path: Path, metadata: dict[str, Any]) -> None:
         import onnx
