@@ -129,11 +129,11 @@ def fit(
         warn_caller("good_pictures has one picture, which cannot be compared with others: there is no threshold.")
     for i in np.argsort(-scores, kind="stable")[: 5 if verbose else 0].tolist():
         print(f"good picture, score {scores[i]:.4f}: {printable(parts[i].name)}")
-    bank = np.concatenate([part.kept for part in parts])
+    bank = np.concatenate([part.kept.T for part in parts], axis=1)
     figures = {"good_scores": scores.tolist(), "threshold": threshold, "false_alarms": rate}
-    detector = AnomalyDetector(config.replace(bank_size=len(bank), **figures), dtype=backbone.dtype_policy)
+    detector = AnomalyDetector(config.replace(bank_size=bank.shape[1], **figures), dtype=backbone.dtype_policy)
     copy_state(backbone, detector.backbone)
-    detector.get_layer("distances").bank.assign(np.ascontiguousarray(bank.T))
+    detector.get_layer("distances").bank.assign(bank)
     return detector
 
 
@@ -178,16 +178,31 @@ def rotated(pixels: np.ndarray, angle: int) -> np.ndarray:
     return np.rint(turned).astype(pixels.dtype) if pixels.dtype.kind in "iu" else turned.astype(pixels.dtype)
 
 
+_AT_ONCE = 64  # patches of a picture that are compared with all others
+
+
 def _good_scores(parts: list[_Good], neighbours: int, metric: str) -> np.ndarray:
     """Returns the score of each good picture against the bank of the other ones; empty for one picture."""
     banks = [keras.ops.convert_to_tensor(np.ascontiguousarray(part.kept.T)) for part in parts]
+
+    def distances(x: np.ndarray, banks: list[Any]) -> np.ndarray:
+        x = keras.ops.convert_to_tensor(x)
+        found = [layers.nearest_products(x, bank, neighbours, metric) for bank in banks]
+        products = layers.largest(keras.ops.concatenate(found, -1), neighbours)
+        return to_numpy(layers.mean_distances(x, products, metric))
+
     scores = []
     for i, part in enumerate(parts if len(parts) > 1 else []):
-        x = keras.ops.convert_to_tensor(part.patches)
-        found = [layers.nearest_products(x, bank, neighbours, metric) for j, bank in enumerate(banks) if j != i]
-        products = layers.largest(keras.ops.concatenate(found, -1), neighbours)
-        distances = np.sort(to_numpy(layers.mean_distances(x, products, metric)) * part.mask)
-        scores.append(distances[-layers.score_patches(len(distances)) :].mean())
+        others, x, mask = banks[:i] + banks[i + 1 :], part.patches, np.broadcast_to(part.mask, len(part.patches))
+        count, exact = layers.score_patches(len(x)), np.zeros(len(x))
+        # Distances to all are at most those to some: patches that are near some need no more than these.
+        most = distances(x, others[:: math.ceil(len(others) / 8)]) * mask
+        order = np.argsort(-most, kind="stable")
+        for rows in np.split(order, range(_AT_ONCE, len(x), _AT_ONCE)):
+            if most[rows[0]] < np.partition(exact, -count)[-count]:
+                break
+            exact[rows] = distances(x[rows], others) * mask[rows]
+        scores.append(np.sort(exact)[-count:].mean())
     marks = [hash(part.patches.tobytes()) for part in parts]
     twice = [part.name for part, mark in zip(parts, marks, strict=True) if marks.count(mark) > 1]
     if twice:

@@ -122,3 +122,17 @@ def test_gone_if_it_fails_the_old_format_needs_custom_objects(tmp_path):
         keras.saving.load_model(path)
     again = keras.saving.load_model(path, custom_objects={"VisionTransformer": keras_vit.VisionTransformer})
     np.testing.assert_array_equal(again.predict(images(), verbose=0), model.predict(images(), verbose=0))
+
+
+@pytest.mark.once
+def test_gone_if_it_fails_metrics_of_an_earlier_compile_stay():
+    x, y = np.random.default_rng(0).normal(size=(32, 8)).astype("float32"), np.arange(32) % 3
+    model = keras.Sequential([keras.layers.Input((8,)), keras.layers.Dense(3, activation="softmax")])
+    model.compile("sgd", "sparse_categorical_crossentropy", metrics=["accuracy"])
+    model.fit(x, y, verbose=0)
+    model.compile("sgd", "categorical_crossentropy")
+    with pytest.raises(Exception, match="size|shape|incompatible"):
+        model.fit(x, np.eye(3)[y], verbose=0)
+    # The way out:
+    model.compile("sgd", "categorical_crossentropy", metrics=["accuracy"])
+    model.fit(x, np.eye(3)[y], verbose=0)

@@ -9,7 +9,9 @@ import pytest
 
 import keras_vit
 from keras_vit import anomaly, export
+from keras_vit.layers.anomaly import largest
 from tests.conftest import GOLDEN
+from tests.test_files import longest_file, posix
 
 pytestmark = [pytest.mark.once, pytest.mark.filterwarnings("ignore:.*does not contain all settings")]
 # In relation to the largest value: 1 - cosine is rounded to 1e-7, which is 2e-5 of distances of 0.005.
@@ -126,6 +128,8 @@ FORMATS += [("openvino", {"precision": "float16"}), ("torch", {"batch_size": "an
     ("name", "options"), [*FORMATS[:2], *(pytest.param(*row, marks=pytest.mark.nightly) for row in FORMATS[2:])]
 )
 def test_a_file_decides_as_the_model(name, options, model, tmp_path):
+    if name == "litert":
+        model = anomaly.fit(model.backbone, pictures(20), image_size=32, neighbours=2, false_alarms=0.1, verbose=False)
     images = model.preprocess(pictures(200, 20))
     scores = np.sort(model.predict(images, verbose=0)["score"])
     # Between the median and the next score that is far enough for float16: a hundred alarms, some of them close.
@@ -204,6 +208,37 @@ def test_options_of_fit(backbone):
         export.export(masked, "never.onnx")
     with pytest.raises(ValueError, match=r"Call keras_vit.anomaly.fit again"):
         plain.with_image_size(64)
+
+
+@pytest.mark.each
+@pytest.mark.parametrize("count", [1, 3, 9])
+def test_the_largest_values_with_ties(count):
+    x = np.random.default_rng(0).integers(0, 4, (5, 12)).astype("float32")
+    x[0], x[1] = 2, [5, 5, 1, *[0] * 9]
+    np.testing.assert_array_equal(
+        keras.ops.convert_to_numpy(largest(keras.ops.convert_to_tensor(x), count)), -np.sort(-x)[:, :count]
+    )
+
+
+def test_good_scores_are_those_of_all_comparisons(backbone, monkeypatch):
+    """Most patches of a picture are compared with some of the others only."""
+    options = {"image_size": 32, "verbose": False, "false_alarms": 0.1}
+    for changes in ({}, {"neighbours": 3, "metric": "L2"}, {"coreset": 0.2}):
+        every = anomaly.fit(backbone, pictures(20), **options, **changes)
+        with monkeypatch.context() as patch:
+            patch.setattr(anomaly, "_AT_ONCE", 4)  # of 64
+            found = anomaly.fit(backbone, pictures(20), **options, **changes)
+        np.testing.assert_allclose(found.good_scores, every.good_scores, rtol=0, atol=1e-6)
+
+
+@posix
+def test_a_full_disk_leaves_the_detector_that_was_there(model, tmp_path):
+    path = tmp_path / "detector.keras"
+    model.save(path)
+    before = path.read_bytes()
+    with longest_file(2**12), pytest.raises(OSError, match=str(tmp_path)):
+        model.save(path)
+    assert path.read_bytes() == before and [*tmp_path.iterdir()] == [path]
 
 
 REFUSED = {
