@@ -42,6 +42,7 @@ help:
 	@echo "make test [PYTEST_ARGS='-x tests/layers']  style and types, then the suite, or a part of it, on all three backends"
 	@echo "make test-lowest                           tests on torch, with the lowest versions that pyproject.toml allows"
 	@echo "make test-nightly [SOFTWARE_VULKAN=FOLDER] learning, sweeps and many random cases; LiteRT's GPU accelerator over a Vulkan driver on the CPU"
+	@echo "                  [NODE_MODULES=FOLDER]    examples/browser in Debian's Chromium (BROWSER=firefox-esr: in Firefox)"
 	@echo "make bench [BENCH_ARGS='--rows NAME']      speed beside timm, Transformers, Flax and KerasHub; writes docs/speed.json (with a GPU: the page of accelerators)"
 	@echo "make lint                                  style and types only"
 	@echo "make format                                repairs style and formatting"
