@@ -117,12 +117,13 @@ def _unwrapped(file: ArrayFile) -> ArrayFile:
     return ArrayFile(file.path, arrays, file.note, file.container, file.outside)
 
 
-def read_npz(path: str | os.PathLike[str]) -> ArrayFile:
-    """Returns the arrays of an `.npz` file, and the note that `write_npz` put beside them. No value is read."""
+def read_npz(path: str | os.PathLike[str], *names: str) -> ArrayFile:
+    """Returns the arrays of an `.npz` file, or those of some names, and the note of `write_npz`. No value is read."""
     path = pathlib.Path(path)
 
     def name_of(member: str) -> str | None:
-        return member.removesuffix(".npy") if member.endswith(".npy") else None
+        name = member.removesuffix(".npy")
+        return name if member.endswith(".npy") and (not names or name in names) else None
 
     arrays, comment = stored_array.members_and_comment(path, "an .npz file", name_of, _describe_npy)
     if not arrays:

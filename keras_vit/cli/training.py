@@ -195,9 +195,11 @@ def pretrain(
     slices: Annotated[Count | None, Parameter(group="the objective")] = None,
     views: Views = {},
     flip: Flip = None,
+    teacher: str | None = None,
+    cache: str | None = None,
     run: TheRun = {},
 ) -> Result:
-    """Trains on pictures without labels (LeJEPA), from random weights or on from a checkpoint; a killed run goes on.
+    """Trains on pictures without labels (LeJEPA, or a teacher's features); a killed run goes on.
 
     Args:
         data: a folder with pictures; names of folders do not matter
@@ -206,17 +208,26 @@ def pretrain(
         validation: labelled pictures: the log shows the accuracy of their nearest neighbours
         weight: weight of the SIGReg loss, which prevents collapse, 0 to 1 (default: 0.05)
         slices: directions that are drawn in each update (default: 1024)
+        teacher: learn the features of this model instead
+        cache: with --teacher: a folder for its features of whole pictures, so that it computes once
     """
     from keras_vit import training
     from keras_vit.checkpoints import is_variant
 
-    plan = training.recipe(VIEWS_RECIPE).replace(**changes, **given(lora_rank=lora))
+    only_for("runs without --teacher", teacher is None, weight=weight, slices=slices, **views)
+    only_for("--teacher", teacher is not None, cache=cache)
+    plan = training.recipe(VIEWS_RECIPE if teacher is None else "pretrain/feature_distillation")
+    plan = plan.replace(**changes, **given(lora_rank=lora))
     inputs.check_exists(data, validation)
     if not is_variant(weights):
         inputs.check_source(weights)
-    how = ViewAugmentation(**views, **given(flip=flip))
     inputs.start_keras()
-    task = training.LeJEPA(views=how, **given(weight=weight, slices=slices))
+    if teacher is None:
+        how = ViewAugmentation(**views, **given(flip=flip))
+        task = training.LeJEPA(views=how, **given(weight=weight, slices=slices))
+    else:
+        how = Augmentation(crop="resize", flip=bool(flip)) if cache else Augmentation(min_area=0.08, **given(flip=flip))
+        task = training.FeatureDistillation(teacher, views=how, cache=cache)
     settings = {**run, **given(validation=validation)}
     done = training.pretrain(weights, data, plan, objective=task, output=output, resume=not restart, **settings)
     folder = Path(output)

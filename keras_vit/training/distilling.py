@@ -164,8 +164,7 @@ class Teacher(keras.layers.Layer):
 
     def call(self, images: Any) -> Any:
         scale, shift = (ops.convert_to_tensor(value, "float32") for value in (self.scale, self.shift))
-        made = self.model(images * scale + shift, training=False)
-        return keras.tree.map_structure(lambda x: ops.stop_gradient(ops.cast(x, "float32")), made)
+        return ops.stop_gradient(ops.cast(self.model(images * scale + shift, training=False), "float32"))
 
 
 def distilled_model(student: Model, teacher: keras.Model, kind: str) -> keras.Model:

@@ -41,8 +41,9 @@ _SHARES = {
     "val_ap": ("AP", "AP, test"),
     "val_mask_ap": ("mask AP", "mask AP, test"),
 }
+_SHARES |= {f"val_{name}": (name, f"{name} with the teacher, test") for name in ("pooled_cosine", "cka", "knn")}
 # What a run leaves in its folder, and what goes when it starts again.
-_FILES = ("step-*.npz", "log.csv", "model.keras", "adapters.npz", "classes.txt", "curve.png", "masks.png", "boxes.png")
+_FILES = ("step-*.npz", "log.csv", "model.keras", "adapt?rs.npz", "classes.txt", "curve.png", "masks.png", "boxes.png")
 
 
 def check_callbacks(callbacks: Any, recipe: Recipe) -> None:

@@ -1,7 +1,7 @@
 """Pre-training: with labels, by masked patches (appendix B.1.2 of the paper), by LeJEPA (arXiv 2511.08544)."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
 
 import keras
@@ -346,7 +346,7 @@ class LeJEPA(tasks.Task):
         asked = {"classes": (settings.classes, None), "class_names": (settings.class_names, None)}
         for name, (value, default) in (asked | {"target": (request.target, "class")}).items():
             if value != default:
-                raise ValueError(f"{name}={value!r} is about labels, which LeJEPA does not use. Leave it out.")
+                raise ValueError(f"{name}={value!r} is about labels, which are not used here. Leave it out.")
         return request.changed(target=NONE.name)
 
     def model(self, request: tasks.Request, recipe: Recipe, images: ImageStream) -> tasks.Model:
@@ -354,12 +354,12 @@ class LeJEPA(tasks.Task):
         model = model_with_any_head(request, recipe, None)
         if is_variant(request.model) and isinstance(model, VisionTransformer):
             model = model.with_config(classes=None)
-        check_type("model", model, VisionTransformer, "a VisionTransformer for LeJEPA")
-        config = model.config
+        config, name = model.config, type(self).__name__
+        check_type("model", model, VisionTransformer, f"a VisionTransformer for {name}")
         if config.dynamic:
-            raise ValueError("LeJEPA needs global views of one size: call model.with_image_size((h, w)) first.")
+            raise ValueError(f"{name} needs global views of one size: call model.with_image_size((h, w)) first.")
         if config.pooling == "none":
-            raise ValueError('LeJEPA needs one vector for each view: call model.with_config(pooling="avg") first.')
+            raise ValueError(f'{name} needs one vector for each view: call model.with_config(pooling="avg") first.')
         tasks.warn_of_many_patches(recipe, config.grid_size)
         return model
 
@@ -485,28 +485,39 @@ class Probe(tasks.Measured):
 
     def evaluate(self, model: keras.Model) -> dict[str, float]:
         """Returns `{"accuracy": share}` over the images of all processes."""
-        features, labels = [], []
-        for pixels, targets in self.images:
-            if len(pixels):
-                batch = fill_up(tasks.as_input(self.model, pixels), self.images.batch_size)
-                features.append(np.asarray(self._features.predict_on_batch(batch), "float32")[: len(pixels)])
-            labels.append(np.argmax(targets, axis=-1) if np.ndim(targets) > 1 else np.asarray(targets))
-        whole = [np.concatenate(self.processes.gather(np.concatenate(parts))) for parts in (features, labels)]
-        return {"accuracy": neighbour_accuracy(*whole)}
+        return {"accuracy": neighbour_accuracy(*gathered(self, self._features, self.model))}
+
+
+def gathered(measured: tasks.Measured, features: keras.Model, prepared_for: Any = None) -> list[np.ndarray]:
+    """Returns vectors `(rows, D)` of the images of all processes, and their labels."""
+    found, labels = [], []
+    for pixels, targets in measured.images:
+        if len(pixels):
+            batch = fill_up(pixels, measured.images.batch_size)
+            made = features.predict_on_batch(batch if prepared_for is None else tasks.as_input(prepared_for, batch))
+            made = made["pooled"] if isinstance(made, dict) else made
+            found.append(np.asarray(made, "float32")[: len(pixels)])
+        labels.append(np.argmax(targets, axis=-1) if np.ndim(targets) > 1 else np.asarray(targets))
+    return [np.concatenate(measured.processes.gather(np.concatenate(parts))) for parts in (found, labels)]
+
+
+def nearest(features: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yields the 20 nearest other rows by cosine, and the cosines, of rows in turn; `features` are `(rows, D)`."""
+    units = features / np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-12)
+    for start in range(0, len(units), _ROWS):
+        cosines = units[start : start + _ROWS] @ units.T
+        rows = np.arange(len(cosines))[:, None]
+        cosines[rows, start + rows] = -np.inf  # a row is not its own neighbour
+        order = np.argsort(-cosines, axis=1, kind="stable")[:, : min(NEIGHBOURS, len(units) - 1)]
+        yield order, cosines[rows, order]
 
 
 def neighbour_accuracy(features: np.ndarray, labels: np.ndarray) -> float:
     """Returns the share of rows whose class gets most votes of their 20 nearest others: DINO's, exp(cosine / 0.07)."""
     # `features` are `(rows, D)`, of at least two rows, and `labels` their classes, integers from 0.
-    units = features / np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-12)
-    classes, count = int(labels.max()) + 1, min(NEIGHBOURS, len(labels) - 1)
-    right = 0
-    for start in range(0, len(units), _ROWS):
-        cosines = units[start : start + _ROWS] @ units.T
-        rows = np.arange(len(cosines))[:, None]
-        cosines[rows, start + rows] = -np.inf  # a row is not its own neighbour
-        nearest = np.argsort(-cosines, axis=1, kind="stable")[:, :count]
-        votes = np.zeros((len(cosines), classes))
-        np.add.at(votes, (rows, labels[nearest]), np.exp(cosines[rows, nearest] / TEMPERATURE))
-        right += int(np.sum(votes.argmax(axis=1) == labels[start : start + _ROWS]))
-    return right / len(labels)
+    answers = []
+    for order, cosines in nearest(features):
+        votes = np.zeros((len(order), int(labels.max()) + 1))
+        np.add.at(votes, (np.arange(len(order))[:, None], labels[order]), np.exp(cosines / TEMPERATURE))
+        answers.append(votes.argmax(axis=1))
+    return float(np.mean(np.concatenate(answers) == labels))

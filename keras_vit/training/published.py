@@ -239,6 +239,13 @@ def _table_3(
     return tuple(rows)
 
 
+def _features(name: str, models: str, dataset: str, epochs: int, *values: Any) -> dict[str, Any]:
+    """Returns a row of feature distillation, with the weight decay, the last rate and the drop path of UNIC."""
+    row = {"name": f"pretrain/feature_distillation{name}", "models": models, "dataset": dataset, "epochs": epochs}
+    row |= {"task": "feature_distillation", "optimizer": "adamw", "weight_decay": 0.03, "end": 1e-6, "drop_path": 0.1}
+    return row | dict(zip(("warmup_steps", "batch_size", "learning_rate", "beta_2", "source"), values, strict=True))
+
+
 # The rows' fields are those of a Recipe.
 ROWS: tuple[dict[str, Any], ...] = (
     # Fine-tuning, arXiv 2010.11929, Table 4
@@ -396,19 +403,11 @@ ROWS: tuple[dict[str, Any], ...] = (
         "source": "arXiv 2511.08544; lightly, benchmarks/imagenet/vits16/lejepa.py. There, all weights decay, the "
         "warm-up begins at a hundredth of the rate, and crops are Pillow's",
     },
-    # Feature distillation: the losses and the crops are the task's
-    {
-        "name": "pretrain/feature_distillation",
-        "task": "feature_distillation",
-        "dataset": "1,000 to 50,000 pictures without labels",
-        "models": "ViT-Ti, ViT-S",
-        "epochs": 100,
-        "batch_size": 128,
-        "learning_rate": 5e-4,
-        "optimizer": "adamw",
-        "weight_decay": 0.03,
-        "warmup_steps": 0.05,
-        "end": 1e-6,
-        "source": "this project; weight decay and last rate of arXiv 2408.05088, the rest is chosen for few pictures",
-    },
+    # Feature distillation; losses and crops are the task's
+    _features("", "ViT-Ti, S", "1,000 to 50,000 pictures", 100, 5 / 100, 128, 5e-4, 0.999, "this project"),
+    _features("/unic", "ViT-B", "ImageNet", 200, 10 / 200, 512, 6e-4, 0.99, "arXiv 2408.05088; main_unic.py, 4 GPUs"),
+    _features(
+        "/proteus", "ViT-Ti, S, B", "ImageNet", 300, 5 / 300, 512, 5e-4, 0.999, "arXiv 2407.10366; main.py, 4 GPUs"
+    )
+    | {"weight_decay": 0.05, "end": 1e-5},
 )

@@ -210,8 +210,7 @@ def pretrain(
             be predicted. `"lejepa"`: views of a picture get similar, normally distributed embeddings (arXiv
             2511.08544). The last two keep a head as it is. A `LeJEPA` has other settings. None: what the recipe is
             for, `"labels"` for most.
-        teacher: A model, or what `load` takes, whose features the model learns from pictures without labels, in place
-            of an objective. A `FeatureDistillation` as `objective` has other settings.
+        teacher: A model or what `load` takes: its features are learned. As objective, see `FeatureDistillation`.
         target: As in `finetune`.
         **options: As in `finetune`. `seed` also decides a variant's initial weights and the corrupted patches.
 
@@ -225,10 +224,9 @@ def pretrain(
         >>> recipe, fresh = training.Recipe(steps=1, batch_size=2, image_size=8), keras_vit.VisionTransformer(config)
         >>> done = training.pretrain(fresh, (pixels, labels), recipe, objective="masked_patches", verbose=False)
     """
-    objectives = ("labels", "masked_patches", "lejepa")
+    objectives = ("labels", "masked_patches", "lejepa", "feature_distillation")
     if teacher is not None:
-        if objective is not None:
-            raise ValueError("objective must be None with a teacher. Settings: objective=FeatureDistillation(teacher).")
+        check_choice("objective, beside a teacher,", objective, (None,))
         objective = _task_of("feature_distillation", teacher=teacher)
     elif objective is None:
         named = None if recipe is None else as_recipe(recipe, {}).task
@@ -464,7 +462,8 @@ def open_images(request: Request, recipe: Recipe, task: Task, reading: dict[str,
 def open_validation(data: Any, images: ImageStream, model: Model, reading: dict[str, Any]) -> ImageStream:
     """Returns the stream of images to evaluate on, as the model takes them, with the classes of those to train on."""
     if images.kind is NONE:  # pictures without labels are evaluated by a probe
-        return open_data(data, split="validation", resize=model.config.pipeline, **reading)
+        target = NONE.name if isinstance(data, list) or hasattr(data, "shape") else "class"  # which pictures alone lack
+        return open_data(data, split="validation", resize=model.config.pipeline, target=target, **reading)
     if images.kind.parts:  # whole pictures, one at a time for each process
         reading = reading | {"batch_size": reading["shard"][1]}
     named = {"classes": images.classes, "class_names": images.class_names, "target": images.target}

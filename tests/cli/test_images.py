@@ -195,6 +195,9 @@ def test_pretrain(run, colours, tmp_path):
     again = run(*command, *options).out
     assert f"keras-vit finetune {tmp_path / 'run' / 'model.keras'} {colours / 'test'}" in again
     assert json.loads(run("info", tmp_path / "run" / "model.keras", "--json").out)["config"]["classes"] is None
+    taught = (*command[:4], *small[:4], "--steps", 1, "--output", tmp_path / "taught", "--teacher", "glyphs")
+    assert "val_knn" in json.loads(run(*taught, *options[:2], "--cache", tmp_path, "--json").out)["log"][0]
+    assert "--slices" in run(*taught, "--slices", 8, code=1).err
 
 
 def test_evaluate_by_neighbours_and_with_a_report(run, colours, first, tmp_path):
