@@ -239,15 +239,11 @@ def _table_3(
     return tuple(rows)
 
 
-def _features(name: str, models: str, dataset: str, epochs: int, *values: Any) -> dict[str, Any]:
+def _features(name: str, *values: Any) -> dict[str, Any]:
     """Returns a row of feature distillation, with the weight decay, the last rate and the drop path of UNIC."""
-    row: dict[str, Any] = {"name": f"pretrain/feature_distillation{name}", "models": models, "epochs": epochs}
-    row |= {"task": "feature_distillation", "optimizer": "adamw", "weight_decay": 0.03, "end": 1e-6, "drop_path": 0.1}
-    return (
-        row
-        | {"dataset": dataset}
-        | dict(zip(("warmup_steps", "batch_size", "learning_rate", "beta_2", "source"), values, strict=True))
-    )
+    fields = ("models", "dataset", "epochs", "warmup_steps", "batch_size", "learning_rate", "beta_2", "source")
+    own = {"name": f"pretrain/feature_distillation{name}", "task": "feature_distillation", "optimizer": "adamw"}
+    return {**own, "weight_decay": 0.03, "end": 1e-6, "drop_path": 0.1, **dict(zip(fields, values, strict=True))}
 
 
 # The rows' fields are those of a Recipe.
