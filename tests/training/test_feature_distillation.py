@@ -97,6 +97,15 @@ def test_a_student_with_the_teacher_s_weights_has_no_loss():
     assert done.log[0]["loss"] == pytest.approx(0, abs=1e-6)  # the rounding of cosines in float32
 
 
+def test_a_linear_map_of_the_student_s_features_is_learned():
+    student, wise = small_vit(image_size=16), small_vit(image_size=16)
+    wise.get_layer("encoder_norm").set_weights([np.linspace(0.5, 2, 8), np.linspace(-1, 1, 8)])
+    fixed = {"freeze": [name for name in LAYERS if name != "embedding"], "layer_decay": 1e-4}  # adaptors alone
+    rates = {"learning_rate": 0.5, "beta_2": 0.95, "weight_decay": 0.0, "drop_path": 0.0, "steps": 200, "every": 50}
+    last = distil(student, PICTURES[:4], teacher=wise, standardize=False, **fixed, **rates, batch_size=4).log[-1]
+    assert last["loss"] < 1e-3  # the mean over the last 50 updates
+
+
 def test_before_and_after_are_measured_on_held_out_pictures():
     labelled = (PICTURES[:, ::-1], np.arange(8) % 2)
     options = {"learning_rate": 0.01, "steps": 4, "every": 2, "teacher": teacher(dynamic=True)}
