@@ -102,6 +102,7 @@ def main(arguments: list[str] | None = None) -> dict[str, float]:
             finally:
                 browser.kill()
                 server.shutdown()
+                server.server_close()
     if "error" in found:
         raise RuntimeError(f"The page says: {found['error']}")
     both = keras_vit.load_image_text(asked.source)
