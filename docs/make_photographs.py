@@ -26,7 +26,7 @@ FILE = Path(__file__).parent / "images" / "photographs.jpg"
 HEADING = "Region-based segmentation"  # of page.png
 TILE, GAP, WIDE = 240, 10, 490  # of a picture, between two, of a panel
 SIZE = 644, 434  # of the model's pictures, width and height: 46 x 31 patches
-TEAL, ORANGE, VIOLET = (0, 150, 140), (213, 94, 0), (125, 60, 190)  # right, wrong, a box
+TEAL, ORANGE = (0, 150, 140), (213, 94, 0)  # right, wrong
 INK, MUTED = (25, 30, 40), (95, 105, 120)
 FONT = Path(matplotlib.get_data_path()) / "fonts/ttf"
 
@@ -105,13 +105,13 @@ def fine_tune() -> tuple[Image.Image, str]:
     pixels = test.pixels
     answers = done.model.predict(done.model.preprocess(list(pixels)), verbose=0).argmax(-1)
     panel = Image.new("RGB", (WIDE, TILE), "white")
-    draw, step = ImageDraw.Draw(panel), 62
-    for place in range(24):
-        x, y = place % 8 * step, place // 8 * 82
-        scan = Image.fromarray(pixels[place]).resize((50, 50), Image.Resampling.BICUBIC)
+    draw, step = ImageDraw.Draw(panel), 82
+    for place in range(12):
+        x, y = place % 6 * step, place // 6 * 120
+        scan = Image.fromarray(pixels[place]).resize((76, 76), Image.Resampling.BICUBIC)
         panel.paste(scan, (x, y))
         good = answers[place] == test.labels[place]
-        write(draw, (x + 16, y + 66), str(answers[place]), 26, TEAL if good else ORANGE, True)
+        write(draw, (x + 28, y + 96), str(answers[place]), 32, TEAL if good else ORANGE, True)
     return panel, f"{(answers == test.labels).mean():.0%} of {len(answers)} new digits right"
 
 
@@ -122,8 +122,11 @@ def find_defects(weights: str, folder: Path) -> tuple[Image.Image, str]:
         model = anomaly.fit(weights, place, image_size=SIDE, verbose=False)
         path = sorted(Path(place).glob("test/scratch/*.png"))[1]
         picture, found = Image.open(path), anomaly.detect(model, path)
-    colours = matplotlib.colormaps["inferno"](found.map / found.map.max())[..., :3]
-    return beside(picture, Image.fromarray((255 * colours).astype("uint8"))), "24 of 30 found, 0 of 20 false"
+    share = (found.map / found.map.max())[..., None]
+    colours = matplotlib.colormaps["inferno"](share[..., 0])[..., :3]
+    wall = np.asarray(picture.convert("RGB"), "float32") / 255
+    shown = (1 - share) * wall + share * colours
+    return beside(picture, Image.fromarray((255 * shown).astype("uint8"))), "flags 24 of 30 damaged, 0 of 20 good"
 
 
 def beside(*pictures: Image.Image) -> Image.Image:
@@ -141,26 +144,19 @@ def features(model: keras_vit.VisionTransformer, picture: Image.Image) -> np.nda
 
 
 def cut_out(model: keras_vit.VisionTransformer, picture: Image.Image) -> Image.Image:
-    """A picture with a grey background: the largest connected part of the foreground is kept, with its box."""
+    """The largest connected part of a picture's foreground, on white."""
     parts, _ = ndimage.label(features(model, picture).any(-1))
     largest = parts == 1 + np.argmax(np.bincount(parts.ravel())[1:])
     filled = Image.fromarray(255 * ndimage.binary_fill_holes(largest).astype("uint8"))
     mask = np.asarray(filled.resize(picture.size, Image.Resampling.BICUBIC)) > 127
-    pixels = np.asarray(picture, "float32")
-    shown = np.where(mask[..., None], pixels, 0.3 * pixels.mean(-1, keepdims=True) + 150)
-    shown[ndimage.binary_dilation(mask, iterations=5) & ~mask] = TEAL
-    result = Image.fromarray(shown.clip(0, 255).astype("uint8"))
-    rows, columns = np.flatnonzero(mask.any(1)), np.flatnonzero(mask.any(0))
-    ImageDraw.Draw(result).rectangle(
-        (*map(int, (columns[0], rows[0], columns[-1], rows[-1])),), outline=VIOLET, width=7
-    )
-    return result
+    soft = ndimage.gaussian_filter(mask.astype("float32"), 2)[..., None]
+    return Image.fromarray((soft * np.asarray(picture, "float32") + (1 - soft) * 255).astype("uint8"))
 
 
 def match(model: keras_vit.VisionTransformer, picture: Image.Image) -> tuple[Image.Image, str]:
     """Patches of a picture and of a turned and enlarged copy that are each other's nearest; where they are is known."""
-    turn, middle, patch = np.deg2rad(8), np.array(SIZE) / 2, model.config.patch_size[0]
-    matrix = np.array([[np.cos(turn), -np.sin(turn)], [np.sin(turn), np.cos(turn)]]) / 1.25  # from copy to picture
+    turn, middle, patch = np.deg2rad(20), np.array(SIZE) / 2, model.config.patch_size[0]
+    matrix = np.array([[np.cos(turn), -np.sin(turn)], [np.sin(turn), np.cos(turn)]]) / 1.4  # from copy to picture
     shift = middle - matrix @ middle
     numbers = (*matrix[0], shift[0], *matrix[1], shift[1])
     copy = picture.transform(SIZE, Image.Transform.AFFINE, numbers, Image.Resampling.BICUBIC)
@@ -176,27 +172,28 @@ def match(model: keras_vit.VisionTransformer, picture: Image.Image) -> tuple[Ima
     good = np.linalg.norm(found - true, axis=1) <= patch
     panel, scale = beside(picture, copy), TILE / SIZE[0]
     draw = ImageDraw.Draw(panel)
-    for number in np.random.default_rng(0).choice(len(pairs), 30, replace=False):
+    for number in np.random.default_rng(0).choice(len(pairs), 14, replace=False):
         ends = [found[number] * scale, centres[pairs[number]] * scale + (TILE + GAP, 0)]
         colour = TEAL if good[number] else ORANGE
-        draw.line([*map(tuple, ends)], fill=colour, width=2)
+        draw.line([*map(tuple, ends)], fill=colour, width=3)
         for x, y in ends:
-            draw.ellipse((x - 4, y - 4, x + 4, y + 4), fill=colour, outline="white")
+            draw.ellipse((x - 6, y - 6, x + 6, y + 6), fill=colour, outline="white")
     return panel, f"{good.mean():.0%} of {len(pairs)} within one patch"
 
 
 def panels(weights: str, folder: Path) -> list[tuple[str, str, Image.Image, str]]:
     """A task, the weights and the function, the picture and the result of each panel."""
     model = keras_vit.load(weights, image_size=SIZE[::-1])
+    finer = model.with_image_size((2 * SIZE[1], 2 * SIZE[0]))
     names = ("chelsea.png", "coffee.png", "astronaut.png")
     cat, coffee, astronaut = (photograph(Image.open(folder / name)) for name in names)
-    colours = Image.fromarray((255 * features(model, cat)).astype("uint8"))
+    colours = Image.fromarray((255 * features(finer, cat)).astype("uint8"))
     return [
         ("Classify", "glyphs, predict", *read_heading(folder)),
         ("Fine-tune", "glyphs, finetune", *fine_tune()),
         ("Find defects", "ViT-S/14, anomaly.detect", *find_defects(weights, folder)),
-        ("See features", "ViT-S/14, feature_map", beside(cat, colours), "alike patches, alike colours"),
-        ("Cut out", "ViT-S/14, feature_map", beside(coffee, cut_out(model, coffee)), "no names, no masks given"),
+        ("See features", "ViT-S/14, feature_map", beside(cat, colours), "like parts have like colours"),
+        ("Cut out", "ViT-S/14, feature_map", beside(coffee, cut_out(finer, coffee)), "by the features alone, untrained"),
         ("Match views", "ViT-S/14, feature_extractor", *match(model, astronaut)),
     ]
 
@@ -211,8 +208,8 @@ def main(weights: str, photographs: str) -> None:
         bottom = y + 56 + picture.height
         write(draw, (x, y + 26), task, 42, INK, bold=True)
         sheet.paste(picture, (x, y + 56))
-        write(draw, (x, bottom + 24), result, 29, INK)
-        write(draw, (x, bottom + 60), how, 27, MUTED)
+        write(draw, (x, bottom + 24), result, 25, INK)
+        write(draw, (x, bottom + 58), how, 24, MUTED)
         print(f"{task}: {how}: {result}")
     sheet.save(FILE, quality=82, optimize=True, progressive=True)
 
