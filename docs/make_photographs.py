@@ -155,8 +155,8 @@ def cut_out(model: keras_vit.VisionTransformer, picture: Image.Image) -> Image.I
 
 def match(model: keras_vit.VisionTransformer, picture: Image.Image) -> tuple[Image.Image, str]:
     """Patches of a picture and of a turned and enlarged copy that are each other's nearest; where they are is known."""
-    turn, middle, patch = np.deg2rad(20), np.array(SIZE) / 2, model.config.patch_size[0]
-    matrix = np.array([[np.cos(turn), -np.sin(turn)], [np.sin(turn), np.cos(turn)]]) / 1.4  # from copy to picture
+    turn, middle, patch = np.deg2rad(8), np.array(SIZE) / 2, model.config.patch_size[0]
+    matrix = np.array([[np.cos(turn), -np.sin(turn)], [np.sin(turn), np.cos(turn)]]) / 1.25  # from copy to picture
     shift = middle - matrix @ middle
     numbers = (*matrix[0], shift[0], *matrix[1], shift[1])
     copy = picture.transform(SIZE, Image.Transform.AFFINE, numbers, Image.Resampling.BICUBIC)
@@ -193,7 +193,12 @@ def panels(weights: str, folder: Path) -> list[tuple[str, str, Image.Image, str]
         ("Fine-tune", "glyphs, finetune", *fine_tune()),
         ("Find defects", "ViT-S/14, anomaly.detect", *find_defects(weights, folder)),
         ("See features", "ViT-S/14, feature_map", beside(cat, colours), "like parts have like colours"),
-        ("Cut out", "ViT-S/14, feature_map", beside(coffee, cut_out(finer, coffee)), "by the features alone, untrained"),
+        (
+            "Cut out",
+            "ViT-S/14, feature_map",
+            beside(coffee, cut_out(finer, coffee)),
+            "by the features alone, untrained",
+        ),
         ("Match views", "ViT-S/14, feature_extractor", *match(model, astronaut)),
     ]
 

@@ -141,7 +141,7 @@ def test_features_of_files_are_computed_once(tmp_path):
     options = {"pictures": tmp_path / "photos", "steps": 2, "learning_rate": 0.01, "batch_size": 4}
     plain, kept = distil(**options), distil(**options, cache=tmp_path / "cache")
     for row, same in zip(figures(plain), figures(kept), strict=True):
-        assert row == pytest.approx(same, rel=1e-4)  # in batches of another size
+        assert row == pytest.approx(same, rel=1e-4, abs=5e-6)  # a cosine near 0 sums terms of up to 1
     files = {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").iterdir()}
     assert figures(distil(**options, cache=tmp_path / "cache")) == figures(kept)
     assert len(files) == 2 and all(path.stat().st_mtime_ns == time for path, time in files.items())
