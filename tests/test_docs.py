@@ -449,7 +449,7 @@ def test_every_command_line_on_a_page_works(shared, tmp_path, monkeypatch, capsy
 
     for name in ("photos", "labelled", "digits", "scenes", "coco", "my_pictures", "good", "bottle"):
         shutil.copytree(shared[0] / "photos", tmp_path / name)
-    runs = [f"runs/{name}/model.keras" for name in ("finetune", "tutorial", "dinov2", "large")]
+    runs = [f"runs/{name}/model.keras" for name in ("finetune", "tutorial", "dinov2", "large", "ti")]
     written = ("B_16.npz", "features.npz", "detector.keras", "instances.json", "names.txt", "coco/panoptic_train.json")
     for name in (*runs, *written):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

@@ -247,8 +247,8 @@ def check_arrays(plan: Plan, source: str) -> None:
     if heads and len(heads) == len(missing) + len(strange) + len(wrong):
         given = listed([wrong.get(name, plan.arrays[name].name) for name in heads])
         raise ValueError(
-            f"The head must be one linear layer on the model's features, but {source} has another: {given}. Pass "
-            "include_top=False for features, or classes=... for a new head."
+            f"The head must be one linear layer on the model's features, but {source} has arrays in it that are not "
+            f"part of the model: {given}. Pass include_top=False for features, or classes=... for a new head."
         )
     found = {"missing": missing, "not part of the model": strange, "of the wrong shape": wrong.values()}
     problems = [f"{problem}: {listed(names)}" for problem, names in found.items() if names]

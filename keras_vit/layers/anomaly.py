@@ -12,7 +12,6 @@ from keras_vit.layers.base import BaseLayer, initializer, registered
 from keras_vit.layers.choices import DISTANCES
 from keras_vit.layers.ops import reshape, widened
 
-MOST_ROUNDS = 8  # of maxima, instead of sorting
 CHUNK = 8192  # vectors of a bank that are compared at a time: the products with all of them may not fit in memory
 
 
@@ -31,18 +30,7 @@ def nearest_products(x: Tensor, bank: Tensor, count: int, metric: str) -> Tensor
 
 def largest(x: Tensor, count: int) -> Tensor:
     """Returns the `count` largest values of the last axis, or all if there are fewer, the largest first."""
-    count = min(count, x.shape[-1])
-    if count == 1 or count > MOST_ROUNDS:
-        return ops.max(x, -1, keepdims=True) if count == 1 else ops.top_k(x, count)[0]
-    tops, rest, least = [], x, ops.min(x, -1, keepdims=True)
-    for _ in range(count):  # without sorting, which GPUs of phones lack
-        tops.append(ops.max(rest, -1, keepdims=True))
-        rest = ops.where(x < tops[-1], x, least)
-    # The same value may be there several times: how many are at least as large says at which places it stands.
-    numbers = ops.concatenate([ops.sum(ops.cast(x >= top, x.dtype), -1, keepdims=True) for top in tops], -1)
-    values = ops.concatenate(tops, -1)
-    places = [ops.max(ops.where(numbers > place, values, least), -1, keepdims=True) for place in range(count)]
-    return ops.concatenate(places, -1)
+    return ops.max(x, -1, keepdims=True) if count == 1 else ops.top_k(x, min(count, x.shape[-1]))[0]
 
 
 def mean_distances(x: Tensor, products: Tensor, metric: str) -> Tensor:

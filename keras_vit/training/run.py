@@ -406,10 +406,11 @@ def data_to_evaluate_on(request: Request, recipe: Recipe, task: Task) -> Any:
         return validation
     if task.uses_test_split and has_test_split(request.data, request.settings.class_names):
         return request.data
-    if recipe.keep == "best" or recipe.patience is not None:
-        raise ValueError(
-            "keep='best' and patience need images to evaluate on: give validation=, or a folder with test/."
-        )
+    needs = "needs images to evaluate on: give validation=, or a folder with test/."
+    if recipe.patience is not None:
+        raise ValueError(f"patience {needs}")
+    if recipe.keep == "best":
+        raise ValueError(f"keep='best' {needs}")
     return None
 
 

@@ -128,8 +128,6 @@ FORMATS += [("openvino", {"precision": "float16"}), ("torch", {"batch_size": "an
     ("name", "options"), [*FORMATS[:2], *(pytest.param(*row, marks=pytest.mark.nightly) for row in FORMATS[2:])]
 )
 def test_a_file_decides_as_the_model(name, options, model, tmp_path):
-    if name == "litert":
-        model = anomaly.fit(model.backbone, pictures(20), image_size=32, neighbours=2, false_alarms=0.1, verbose=False)
     images = model.preprocess(pictures(200, 20))
     scores = np.sort(model.predict(images, verbose=0)["score"])
     # Between the median and the next score that is far enough for float16: a hundred alarms, some of them close.
