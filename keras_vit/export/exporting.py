@@ -371,9 +371,9 @@ def _beside(path: Path, model: keras.Model, job: Job, tokenizer: str | None) -> 
 
 def _written_beside(texts: dict[Path, str], folder: Path) -> list[tuple[Path, Path]]:
     """Writes texts into a folder for now, and returns for each where it is and where it goes."""
-    return [
-        (folder / place.name, place) for place, text in texts.items() if (folder / place.name).write_text(text, "utf-8")
-    ]
+    for place, text in texts.items():
+        (folder / place.name).write_text(text, encoding="utf-8")
+    return [(folder / place.name, place) for place in texts]
 
 
 def _note(row: Format, expected: list[Answers], of_tower: str | None) -> str | None:
