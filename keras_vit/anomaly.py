@@ -178,31 +178,33 @@ def rotated(pixels: np.ndarray, angle: int) -> np.ndarray:
     return np.rint(turned).astype(pixels.dtype) if pixels.dtype.kind in "iu" else turned.astype(pixels.dtype)
 
 
-_AT_ONCE = 64  # patches of a picture that are compared with all others
-
-
 def _good_scores(parts: list[_Good], neighbours: int, metric: str) -> np.ndarray:
     """Returns the score of each good picture against the bank of the other ones; empty for one picture."""
     banks = [keras.ops.convert_to_tensor(np.ascontiguousarray(part.kept.T)) for part in parts]
 
-    def distances(x: np.ndarray, banks: list[Any]) -> np.ndarray:
-        x = keras.ops.convert_to_tensor(x)
-        found = [layers.nearest_products(x, bank, neighbours, metric) for bank in banks]
-        products = layers.largest(keras.ops.concatenate(found, -1), neighbours)
-        return to_numpy(layers.mean_distances(x, products, metric))
+    def compared(x: np.ndarray, found: np.ndarray, banks: list[Any]) -> tuple[np.ndarray, np.ndarray]:
+        """Returns the largest products, those `found` before among them, and the distances that they make."""
+        x, found = keras.ops.convert_to_tensor(x), keras.ops.convert_to_tensor(found)
+        more = [layers.nearest_products(x, bank, neighbours, metric) for bank in banks]
+        found = layers.largest(keras.ops.concatenate([found, *more], -1), found.shape[-1])
+        return to_numpy(found), to_numpy(layers.mean_distances(x, found, metric))
 
     scores = []
     for i, part in enumerate(parts if len(parts) > 1 else []):
-        others, x, mask = banks[:i] + banks[i + 1 :], part.patches, np.broadcast_to(part.mask, len(part.patches))
-        count, exact = layers.score_patches(len(x)), np.zeros(len(x))
-        # Distances to all are at most those to some: patches that are near some need no more than these.
-        most = distances(x, others[:: math.ceil(len(others) / 8)]) * mask
-        order = np.argsort(-most, kind="stable")
-        for rows in np.split(order, range(_AT_ONCE, len(x), _AT_ONCE)):
-            if most[rows[0]] < np.partition(exact, -count)[-count]:
-                break
-            exact[rows] = distances(x[rows], others) * mask[rows]
-        scores.append(np.sort(exact)[-count:].mean())
+        others, x, count = banks[:i] + banks[i + 1 :], part.patches, layers.score_patches(len(part.patches))
+        none = np.full((len(x), min(neighbours, sum(bank.shape[1] for bank in others))), -np.inf, "float32")
+        rows, least = np.flatnonzero(np.broadcast_to(part.mask, len(x))), 0.0
+        products, distances = none.copy(), np.zeros(len(x))
+        # The more banks, the smaller a distance: a patch below `count` complete distances is not compared with the rest.
+        step = math.ceil(len(others) / 8)
+        for start in range(step if rows.size else 0):
+            products[rows], distances[rows] = compared(x[rows], products[rows], others[start::step])
+            rows = rows[np.argsort(-distances[rows], kind="stable")]
+            if start == 0 and count <= len(rows):
+                least = compared(x[rows[:count]], none[:count], others)[1].min()
+            above = int((distances[rows] >= least).sum())
+            rows = rows[: 1 << (above - 1).bit_length()]  # a power of two: JAX compiles each shape
+        scores.append(np.sort(distances)[-count:].mean())
     marks = [hash(part.patches.tobytes()) for part in parts]
     twice = [part.name for part, mark in zip(parts, marks, strict=True) if marks.count(mark) > 1]
     if twice:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from keras_vit.layers import ops
 from keras_vit.layers.fast import flat
 from keras_vit.models import BiTConfig, ViTConfig
-from tests.compute import close, deviations, gradients
+from tests.compute import deviations, gradients, relative_error
 from tests.properties.random_models import BASES, answers, configs, examples, inputs_of, made
 from tests.tolerances import GRADIENTS, SAME_FUNCTION
 
@@ -65,12 +65,20 @@ def check_paths(config, with_gradients):
     with pytest.MonkeyPatch.context() as patch:
         plain(patch)
         wanted, plain_grads = computed()
+        exact_model = type(model)(config, dtype="float64")
+        exact_model.set_weights(model.get_weights())
+        exact = gradients(exact_model, x, loss)[1].values() if with_gradients else ()
     for name, value in wanted.items():
         assert deviations(found[name], value) <= SAME_FUNCTION, name
     # A key's bias has none, except for rounding: softmax does not see it.
     sizes = {name: np.linalg.norm(value) for name, value in plain_grads.items()}
-    plain_grads = {name: value for name, value in plain_grads.items() if sizes[name] > 1e-6 * max(sizes.values())}
-    close({name: grads[name] for name in plain_grads}, plain_grads, GRADIENTS)
+    errors = {
+        name: (relative_error(grads[name], value), GRADIENTS + 4 * relative_error(value, float64))
+        for (name, value), float64 in zip(plain_grads.items(), exact, strict=True)
+        if sizes[name] > 1e-6 * max(sizes.values())
+    }
+    # As in `test_backends_agree`: where groups of few values magnify rounding, it differs by as much again.
+    assert {name: error for name, error in errors.items() if not error[0] <= error[1]} == {}
 
 
 @given(st.data())
