@@ -195,7 +195,7 @@ def _good_scores(parts: list[_Good], neighbours: int, metric: str) -> np.ndarray
         none = np.full((len(x), min(neighbours, sum(bank.shape[1] for bank in others))), -np.inf, "float32")
         rows, least = np.flatnonzero(np.broadcast_to(part.mask, len(x))), 0.0
         products, distances = none.copy(), np.zeros(len(x))
-        # The more banks, the smaller a distance: a patch below `count` complete distances is not compared with the rest.
+        # The more banks, the smaller a distance: a patch below `count` complete ones is not compared with the rest.
         step = math.ceil(len(others) / 8)
         for start in range(step if rows.size else 0):
             products[rows], distances[rows] = compared(x[rows], products[rows], others[start::step])
