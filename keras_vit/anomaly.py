@@ -180,7 +180,9 @@ def rotated(pixels: np.ndarray, angle: int) -> np.ndarray:
 
 def _good_scores(parts: list[_Good], neighbours: int, metric: str) -> np.ndarray:
     """Returns the score of each good picture against the bank of the other ones; empty for one picture."""
-    banks = [keras.ops.convert_to_tensor(np.ascontiguousarray(part.kept.T)) for part in parts]
+    step, width = math.ceil(len(parts) / 8), len(parts[0].kept)
+    groups = [np.concatenate([part.kept.T for part in parts[start::step]], 1) for start in range(step)]
+    banks = [keras.ops.convert_to_tensor(group) for group in groups]
 
     def compared(x: np.ndarray, found: np.ndarray, banks: list[Any]) -> tuple[np.ndarray, np.ndarray]:
         """Returns the largest products, those `found` before among them, and the distances that they make."""
@@ -191,16 +193,18 @@ def _good_scores(parts: list[_Good], neighbours: int, metric: str) -> np.ndarray
 
     scores = []
     for i, part in enumerate(parts if len(parts) > 1 else []):
-        others, x, count = banks[:i] + banks[i + 1 :], part.patches, layers.score_patches(len(part.patches))
-        none = np.full((len(x), min(neighbours, sum(bank.shape[1] for bank in others))), -np.inf, "float32")
+        own, start = banks[i % step], i // step * width
+        others = [*banks]
+        others[i % step] = keras.ops.concatenate([own[:, :start], own[:, start + width :]], 1)
+        x, count = part.patches, layers.score_patches(len(part.patches))
+        none = np.full((len(x), min(neighbours, width * (len(parts) - 1))), -np.inf, "float32")
         rows, least = np.flatnonzero(np.broadcast_to(part.mask, len(x))), 0.0
         products, distances = none.copy(), np.zeros(len(x))
         # The more banks, the smaller a distance: a patch below `count` complete ones is not compared with the rest.
-        step = math.ceil(len(others) / 8)
-        for start in range(step if rows.size else 0):
-            products[rows], distances[rows] = compared(x[rows], products[rows], others[start::step])
+        for bank in others if rows.size else []:
+            products[rows], distances[rows] = compared(x[rows], products[rows], [bank])
             rows = rows[np.argsort(-distances[rows], kind="stable")]
-            if start == 0 and count <= len(rows):
+            if bank is others[0] and count <= len(rows):
                 least = compared(x[rows[:count]], none[:count], others)[1].min()
             above = int((distances[rows] >= least).sum())
             rows = rows[: 1 << (above - 1).bit_length()]  # a power of two: JAX compiles each shape
