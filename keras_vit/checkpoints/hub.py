@@ -311,9 +311,10 @@ def _card(config: ModelConfig, repository: str, layout: str, license: str | None
         output = f"It has {config.classes:,} classes{names}."
         answer = "logits" if config.classifier_activation is None else "probabilities"
     pipeline = config.pipeline
-    height, width = pipeline.image_size
+    height, width = pipeline.prepared_size
+    rows, columns = pipeline.uncropped_size
     how = {"squash": "straight", "shortest": "with their own aspect ratio"}[pipeline.resize]
-    size = f"{height / pipeline.crop_ratio:.0f} x {width / pipeline.crop_ratio:.0f} pixels ({pipeline.filter})"
+    size = f"{rows} x {columns} pixels ({pipeline.filter})"
     crop = "" if pipeline.crop_ratio == 1 else f", of which the central {height} x {width} are cut out"
     mean, std = (", ".join(map(str, np.ravel(values))) for values in (pipeline.mean, pipeline.std))
     return f"""---

@@ -133,6 +133,7 @@ def _damage(path: pathlib.Path, problem: str) -> str:
 
 
 def _located(name: str, tensor: "Tensor", storages: dict[str, Extent], path: pathlib.Path) -> StoredArray:
+    """Returns a tensor of any strides as an array of the file; ValueError if it does not fit its storage."""
     storage, offset, shape, strides = tensor
     is_known = type(storage) is Storage and storage.key in storages
     is_valid = is_shape(shape) and is_shape((offset,)) and are_counts(strides) and len(strides) == len(shape)

@@ -132,15 +132,15 @@ class Signature:
 
 
 def _require_logits(model: keras.Model, outputs: tuple[str, ...]) -> None:
-    """Raises ValueError, with what the model returns instead, where there are no logits to take the softmax of."""
+    """Raises ValueError, which says what the model returns, where there are no logits to take the softmax of."""
     activation = _activation(model)
     if outputs in (("logits",), ("output",)) and activation == "linear":
         return
     has = f"the activation {activation!r}"
-    if isinstance(model, DenseModel):
-        has = f"the answers {', '.join(outputs)}"
-    elif outputs == ("features",):
+    if outputs == ("features",):
         has = "no head"
+    elif isinstance(model, DenseModel) or activation == "linear":
+        has = f"the answers {', '.join(outputs)}"
     raise ValueError(f"softmax=True needs a model that returns logits, but {model.name} has {has}.")
 
 

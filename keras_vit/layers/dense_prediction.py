@@ -427,9 +427,9 @@ class DoublingConvolution(BaseLayer):
 
     def build(self, input_shape: Shape) -> None:
         width = input_shape[-1]
-        self.kernel = self.add_weight(
-            name="kernel", shape=(width, 2, 2, width), initializer=initializer("glorot_uniform")
-        )
+        # The deviation of PyTorch's own first values; Keras would take axes of this shape for others.
+        first = initializer("normal", stddev=(12 * width) ** -0.5)
+        self.kernel = self.add_weight(name="kernel", shape=(width, 2, 2, width), initializer=first)
         self.bias = self.add_weight(name="bias", shape=(width,), initializer="zeros")
 
     def call(self, x: Tensor) -> Tensor:

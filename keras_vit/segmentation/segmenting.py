@@ -112,7 +112,7 @@ def label_of(names: tuple[str, ...] | None, label_id: int) -> str:
 
 
 def semantic(classes: np.ndarray, names: tuple[str, ...] | None) -> Segmentation:
-    """Returns the segmentation of a map of classes `(height, width)`: a segment for each class that is there."""
+    """Returns the segmentation of a map of classes `(height, width)`: a segment for each class; each pixel has one."""
     found, areas = np.unique(classes, return_counts=True)
     pairs = zip(found.tolist(), areas.tolist(), strict=True)
     segments = tuple(Segment(k, k, label_of(names, k), None, area) for k, area in pairs)

@@ -311,6 +311,7 @@ class RunFolder:
         processes: Processes = ALONE,
         begun_with: Mapping[str, str | None] | None = None,
     ) -> None:
+        """Checks that the folder is new or holds this run, and writes nothing."""
         self.path, self._processes, self._settings = Path(path).expanduser(), processes, settings
         self._begun_with = dict(begun_with or {})
         record = self.path / "run.json"

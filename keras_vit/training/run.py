@@ -276,12 +276,12 @@ def finetune_segmentation(
         layers: How many of the last blocks a new head reads, 1 or 4.
         pictures: Whose rules resize pictures in evaluation, `"dinov2"` or `"dinov3"`.
         frozen: Whether to freeze the layers below a new head, except for adapters.
-        stuff_classes: For an EoMT: numbers of the classes without single objects, for the panoptic quality; None for
-            the data's.
+        stuff_classes: For an EoMT: numbers of the classes without single objects, for the panoptic quality; none
+            for those of the data.
 
     With an EoMT's recipe, `model` may be an `EoMT`: its class head is reinitialised for other classes, and it takes the
     task of the data. A `VisionTransformer` becomes an EoMT. All weights train, unless `freeze="backbone"`. `layers`,
-    `pictures` and `frozen` are not used.
+    `pictures` and `frozen` are refused.
 
     Returns:
         As `finetune`; `mean_iou` is measured like `segmentation.evaluate`, at the pictures' own sizes.

@@ -335,6 +335,14 @@ def test_there_and_back(hub, model):
     np.testing.assert_array_equal(back.predict(images, verbose=0), model.predict(images, verbose=0))
 
 
+def test_the_card_has_the_sizes_of_the_preprocessing(hub, model):
+    cropped = model.with_config(crop_ratio=0.9, resize="shortest")
+    keras_vit.push_to_hub(cropped, "me/cropped")
+    rows, columns = cropped.config.pipeline.uncropped_size
+    card = hub.repositories["me/cropped"].files["README.md"].decode()
+    assert (rows, columns) == (17, 26) and f"to {rows} x {columns} pixels" in card and "central 16 x 24" in card
+
+
 def test_a_second_time(hub, model):
     """The card is the owner's from then on; other weights would be loaded instead of those that are written."""
     keras_vit.push_to_hub(model, "hf://me/pets")

@@ -128,6 +128,7 @@ def test_what_cannot_be_of_other_models(monkeypatch, tmp_path):
         (sequential, {"class_names": [1, 2, 3]}, "class_names must be strings"),
         (extractor, labelled, "does not name one class"),
         (extractor, {"softmax": True}, "softmax=True needs"),
+        (functional, {"softmax": True}, "has the answers output_0, output_1"),
     ):
         with pytest.raises((ValueError, TypeError), match=words):
             export(make(), tmp_path / "model.onnx", **options)

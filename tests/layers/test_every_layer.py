@@ -168,3 +168,15 @@ def test_dropout_is_for_training_only(name):
     layer, x, y = reference(name)
     np.testing.assert_array_equal(forward(layer, x, training=False, **options(name)), y)
     assert np.abs(forward(layer, x, training=True, **options(name)) - y).max() > 1e-2 * np.abs(y).max()
+
+
+@pytest.mark.once
+def test_first_values_of_a_doubling_convolution_are_as_large_as_pytorchs():
+    import torch
+
+    layer = layers.UpscaleBlock()
+    layer.build((1, 2, 2, 64))
+    wanted = torch.nn.ConvTranspose2d(64, 64, 2, 2).weight.std().item()
+    # The deviation of 16,384 normal values has a standard error of 0.6 %.
+    found = np.std(keras.ops.convert_to_numpy(layer.conv1.kernel))
+    assert found == pytest.approx(wanted, rel=0.03)

@@ -328,7 +328,7 @@ def _processor(config: Mapping[str, Any]) -> tuple[str, Fields]:
 
 
 def _sizes(metadata: Mapping[str, Any]) -> tuple[int | tuple[int, int] | None, tuple[int, int] | None]:
-    """Returns the size to which images are resized (a number is the shorter edge), and the size that is cut out."""
+    """Returns the size to which images are resized (a number is the shorter edge), and the size after a crop."""
     crops = metadata.get("do_center_crop", False)
     # Files of old versions have a number, which was the shorter edge where a crop followed.
     size = edges_in(metadata, "size", not metadata.get("default_to_square", not crops))
