@@ -428,7 +428,7 @@ class DoublingConvolution(BaseLayer):
     def build(self, input_shape: Shape) -> None:
         width = input_shape[-1]
         # The deviation of PyTorch's own first values; Keras would take axes of this shape for others.
-        first = initializer("normal", stddev=(12 * width) ** -0.5)
+        first = initializer("normal", stddev=(12 * width) ** -0.5)  # ty: ignore[unsupported-operator]
         self.kernel = self.add_weight(name="kernel", shape=(width, 2, 2, width), initializer=first)
         self.bias = self.add_weight(name="bias", shape=(width,), initializer="zeros")
 
