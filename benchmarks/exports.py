@@ -23,15 +23,9 @@ import tempfile
 import time
 from pathlib import Path
 
+from keras_vit.export import FORMATS
+
 BACKENDS = ("tensorflow", "jax", "torch")
-FORMATS = {
-    "saved_model": "",
-    "litert": ".tflite",
-    "onnx": ".onnx",
-    "openvino": ".xml",
-    "torch": ".pt2",
-    "stablehlo": ".stablehlo",
-}
 DETECTOR = "OWLv2 on ViT-Ti/16, two names"
 MODELS = {"glyphs": None, "ViT-Ti/16": 224, "ViT-B/16": 224, "R26+ViT-S/32": 224, DETECTOR: 224}
 HEAD = """# Exports
@@ -147,7 +141,9 @@ def worker(name, formats, precisions):
             with tempfile.TemporaryDirectory() as folder:
                 images = {"calibration": calibration} if wants.calibration else {}
                 try:
-                    report = export(model, f"{folder}/model{FORMATS[format]}", format, precision=precision, **images)
+                    report = export(
+                        model, f"{folder}/model{FORMATS[format].suffix}", format, precision=precision, **images
+                    )
                     row |= report.to_dict() | {"path": ""}
                 except Exception as error:  # that it does not work, and why, is a result
                     row["why"] = f"{type(error).__name__}: {str(error)[:300]}"
@@ -163,9 +159,10 @@ def measure(options):
 
     def run(model, backend):
         share = shares.get()
+        os.sched_setaffinity(0, share)  # of this thread, and so of the process that it starts
         environment = {**os.environ, "KERAS_BACKEND": backend, "TF_CPP_MIN_LOG_LEVEL": "3"}
         command = [sys.executable, __file__, "--worker", "--models", model, "--formats", *options.formats]
-        command += ["--cores", *map(str, share), "--precisions", *options.precisions]
+        command += ["--precisions", *options.precisions]
         result = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True)
         shares.put(share)
         if result.returncode:
@@ -228,11 +225,9 @@ def main():
     parser.add_argument("--output", help="a Markdown file; what is in it up to its first section is replaced")
     parser.add_argument("--json", help="a file for the raw figures")
     parser.add_argument("--jobs", type=int, default=1, help="models at a time, each on its share of the cores")
-    parser.add_argument("--cores", nargs="+", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
-        os.sched_setaffinity(0, options.cores)
         worker(options.models[0], options.formats, options.precisions)
         return
     old = Path(options.output).read_text("utf-8") if options.output and os.path.exists(options.output) else ""

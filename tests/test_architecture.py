@@ -107,8 +107,7 @@ def test_what_is_imported_late_comes_with_a_dependency_or_an_extra():
 
 
 FRAMEWORKS = {"tensorflow": {"tensorflow"}, "jax": {"jax", "jaxlib"}, "torch": {"torch"}}
-EXTRAS = {"PIL", "matplotlib", "sklearn", "pandas", "pyarrow", "onnx", "onnxruntime", "openvino"}
-EXTRAS |= {"ai_edge_litert", "ai_edge_quantizer", "tifffile"}
+EXTRAS = LATE - RUNTIME - {"scipy", *FRAMEWORKS}
 # JAX is built on SciPy and brings it; with the other backends it may be missing.
 MISSING = {
     backend: EXTRAS.union(*(names for b, names in FRAMEWORKS.items() if b != backend))

@@ -290,7 +290,7 @@ def export(
             or has weights that are not finite. In mixed precision, errors of a custom layer's `get_config` too.
         ImportError: if a package is missing that the format needs, or Pillow for pictures.
         OSError: if the model or a folder of images cannot be read, or the file cannot be written or is there already
-            (FileExistsError; with `overwrite=True` for a folder that is not a SavedModel).
+            (FileExistsError; with `overwrite=True` for a folder of another format or of other things).
         RuntimeError: if the conversion fails, the file does not run or needs operators that the runtime does not bring,
             outputs differ by more than the tolerance, or too many images change their class. No file is left.
 
@@ -320,7 +320,7 @@ def export(
     metadata = served.describe(model, signature, precision, names, asked.source)
     job = Job(row.name, precision, signature, metadata | towers.describe_tower(model, pair, words))
     beside = _beside(path, model, job, words)
-    _check_destination([*row.files(path), *beside], asked.overwrite)
+    _check_destination(row, [*row.files(path), *beside], asked.overwrite)
     compared = towers.compared_ids(model) or served.compared_images(model, signature, images, labels, calibration)
     classes = None if len(signature.outputs) > 1 else len(names) if names else served.classes_of(model)
     served.check_labels(compared.labels, compared.images[0], classes if len(model.outputs[0].shape) == 2 else None)
@@ -504,7 +504,7 @@ def _check_options(row: Format, model: keras.Model, asked: ExportOptions, calibr
     return None if asked.batch_size == "any" else int(asked.batch_size)
 
 
-def _check_destination(files: list[Path], overwrite: bool) -> None:
+def _check_destination(row: Format, files: list[Path], overwrite: bool) -> None:
     """Raises an OSError, before any work is done, where the files could not be left."""
     path = files[0]
     for target in files:
@@ -513,10 +513,10 @@ def _check_destination(files: list[Path], overwrite: bool) -> None:
         if not overwrite:
             raise FileExistsError(f"{target} exists already. Pass overwrite=True to replace it.")
         is_folder = target.is_dir() and not target.is_symlink()
-        if is_folder and any(target.iterdir()) and not (target / "saved_model.pb").exists():
+        if is_folder and any(target.iterdir()) and not (row.inside and (target / row.inside).exists()):
             raise FileExistsError(
-                f"{target} is a folder, but not a SavedModel, so overwrite=True does not replace it. Delete it "
-                "yourself, or choose another path."
+                f"{target} is a folder, but not one of the format {row.name!r}, so overwrite=True does not replace it. "
+                "Delete it yourself, or choose another path."
             )
     check_folder(path.parent)
     folder = _existing(path)

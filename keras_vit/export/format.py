@@ -55,6 +55,7 @@ class Format(abc.ABC):
     Attributes:
         name: The format's name.
         suffix: What the path has to end in; empty for a folder.
+        inside: Name of a file that every folder of this format has: only such a folder is overwritten.
         backend: The Keras backend that writes it.
         needs: Packages that have to be installed, to write the file and to check it.
         extra: The extra of keras-vit that brings them.
@@ -74,6 +75,7 @@ class Format(abc.ABC):
 
     name: ClassVar[str]
     suffix: ClassVar[str]
+    inside: ClassVar[str] = ""
     backend: ClassVar[str]
     needs: ClassVar[tuple[str, ...]]
     extra: ClassVar[str]

@@ -58,7 +58,7 @@ def test_overwriting_has_to_be_asked_for(monkeypatch, tmp_path, format, old):
         export(shared_model(), path, format)
     assert path.lstat().st_ino == before
     export(shared_model(), path, format, overwrite=True)
-    assert (path if SUFFIXES[format] else path / "saved_model.pb").read_text() == "new"
+    assert (path / FORMATS[format].inside).read_text() == "new"
     wanted = {target.name for target in FORMATS[format].files(path)}
     assert {entry.name for entry in tmp_path.iterdir()} == wanted
 
@@ -75,6 +75,19 @@ def test_what_else_is_never_replaced(monkeypatch, tmp_path):
     with pytest.raises(FileExistsError, match="does not replace"):
         export(shared_model(), tmp_path / "results", "saved_model", overwrite=True)
     assert everything_in(tmp_path) == before and (tmp_path / "model.bin").read_text() == "old"
+
+
+def test_a_folder_is_replaced_by_its_own_format_alone(monkeypatch, tmp_path):
+    fake_export(monkeypatch)
+    monkeypatch.setattr(type(FORMATS["saved_model"]), "inside", "program.bin")
+    for name, file in {"model.onnx": "program.bin", "other": "saved_model.pb", "model": "program.bin"}.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / file).write_text("old")
+    for name, format in {"model.onnx": "onnx", "other": "saved_model"}.items():
+        with pytest.raises(FileExistsError, match=f"not one of the format '{format}'"):
+            export(shared_model(), tmp_path / name, format, overwrite=True)
+    export(shared_model(), tmp_path / "model", "saved_model", overwrite=True)
+    assert [path.read_text() for path in sorted(tmp_path.rglob("*.*")) if path.is_file()] == ["new", "old", "old"]
 
 
 def test_folders_are_made_and_go_again_where_nothing_was_left(monkeypatch, tmp_path):

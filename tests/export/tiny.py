@@ -60,7 +60,7 @@ def fake_export(monkeypatch, difference=0.0, select=(), write=None):
                 target.write_text("new")
             else:
                 target.mkdir()
-                (target / "saved_model.pb").write_text("new")
+                (target / FORMATS[job.format].inside).write_text("new")
         fake_export.model, fake_export.job, fake_export.calibration = model, job, calibration
         return {"operators": ["ADD", *select], "select": list(select), "gpu": None}
 

@@ -35,6 +35,7 @@ class SavedModel(Format):
 
     name = "saved_model"
     suffix = ""
+    inside = "saved_model.pb"
     backend = "tensorflow"
     needs = ("tensorflow",)
     extra = "export"
