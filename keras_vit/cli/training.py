@@ -151,8 +151,9 @@ def finetune(
         following.append("--reduce-zero-label")
     queries = getattr(done.model.config, "task", "semantic") != "semantic"
     if queries or (validation is not None and kind.task != "classification"):  # whose quality the log has
-        which = ["segment", "--plot"] if kind.task == "segmentation" else ["detect"]
-        following = [*which, "photo.jpg", "-o", "found.png", "--weights", str(folder / "model.keras")]
+        which = {"segmentation": ["segment", "--plot"], "detection": ["detect"]}.get(kind.task)
+        shows = [*(which or ()), "photo.jpg", "-o", "found.png", "--weights", str(folder / "model.keras")]
+        following = shows if which else ["info", str(folder / "model.keras")]
     return Result(done.to_dict(), _report_of_run(done, folder, following))
 
 
@@ -395,7 +396,7 @@ def _held_out(run: Path, model: Any, images: Any, wanted: bool, common: dict[str
 
 
 def _evaluate_pixels(weights: str, data: str, kind: inputs.Kind, masks: inputs.Masks) -> Result:
-    """Returns the mean intersection over union of a segmentation model, or COCO's average precision of a detector."""
+    """Returns what the kind's own function measures, such as COCO's average precision of a detector."""
     inputs.check_exists(data, kind.annotations)
     inputs.start_keras()
     from keras_vit import load
@@ -403,7 +404,7 @@ def _evaluate_pixels(weights: str, data: str, kind: inputs.Kind, masks: inputs.M
     of = KINDS[kind.task]
     opened = data if kind.annotations is None else of.open(data, annotations=kind.annotations)
     result = pkgutil.resolve_name(of.evaluate)(load(weights), opened, on_bad_image=kind.on_bad_image, **masks)
-    return Result(result.to_dict(), f"{result}\n{result.class_table(worst=10)}")
+    return Result(result.to_dict(), f"{result}\n{result.class_table(worst=10)}" if of.has_classes else result)
 
 
 def _evaluation_data(

@@ -21,7 +21,8 @@ class TargetKind:
         others: Further classes of augmentations.
         task: What `training.train` trains on it: a `training.Task`, or a name of `Recipe.task`.
         evaluate: Function `evaluate(model, data, **options)` that measures a model, or its place, `"module:name"`.
-        open: Function that opens such data, or its place; None: `open_data` itself, by `check`.
+        open: Function that opens such data for the command line; None: `open_data` itself does, or the command line
+            has no such task.
         check: For `open_data((pictures, targets), target=name)` and pipelines: `check(target, size, where)` returns the
             target of a picture of size (height, width), or raises a ValueError that has the text `where`.
         stack: `stack(targets, image_size)` returns the targets of a training batch; None: they stay a list.
@@ -34,8 +35,8 @@ class TargetKind:
         several: Whether a label may be several classes.
 
     Examples:
-        >>> sorted(data.TARGETS)[:3], data.TARGETS["multilabel"].several
-        (['boxes', 'class', 'mask'], True)
+        >>> {"boxes", "class", "mask"} <= {*data.TARGETS}, data.TARGETS["multilabel"].several
+        (True, True)
     """
 
     name: str
