@@ -155,7 +155,7 @@ def examples():
     return {**{name: text(name) for name in PUBLIC}, **{name: inspect.getdoc(f) for name, f in factories.items()}}
 
 
-@pytest.mark.each
+@pytest.mark.nightly_elsewhere
 @pytest.mark.skipif(os.environ["KERAS_BACKEND"] == "tensorflow", reason="the same on all backends")
 def test_the_examples_run(shared, monkeypatch, backend):
     """In one namespace, but what one example defines is gone for the next. On JAX, those that only JAX can run."""

@@ -124,9 +124,13 @@ FORMATS += [("onnx", {}), ("litert", {"precision": "float16", "target": "gpu"}),
 FORMATS += [("openvino", {"precision": "float16"}), ("torch", {"batch_size": "any"}), ("stablehlo", {})]
 
 
-@pytest.mark.parametrize(
-    ("name", "options"), [*FORMATS[:2], *(pytest.param(*row, marks=pytest.mark.nightly) for row in FORMATS[2:])]
-)
+# Where this process writes them, two are written each day.
+EACH_DAY = 2 if keras.backend.backend() == "tensorflow" else 0
+ROWS = [pytest.param(*row, marks=pytest.mark.nightly if i >= EACH_DAY else ()) for i, row in enumerate(FORMATS)]
+
+
+@pytest.mark.each
+@pytest.mark.parametrize(("name", "options"), ROWS)
 def test_a_file_decides_as_the_model(name, options, model, tmp_path):
     images = model.preprocess(pictures(200, 20))
     scores = np.sort(model.predict(images, verbose=0)["score"])

@@ -36,10 +36,11 @@ KINDS = {
 TRIED = [
     ("torch", "EoMT", "torch"), ("tensorflow", "linear", "litert"), ("jax", "DPT", "stablehlo"),
     ("tensorflow", "detector", "onnx"), ("tensorflow", "detector", "openvino"), ("tensorflow", "detector", "litert"),
-    ("tensorflow", "sky", "onnx"), ("tensorflow", "sky", "openvino"), ("tensorflow", "tips", "litert"),
-    *(pytest.param(*of, marks=pytest.mark.nightly) for of in (("torch", "sky", "torch"), ("jax", "tips", "stablehlo"))),
-    ("tensorflow", "extractor", "saved_model"), ("jax", "extractor", "stablehlo"),
-    pytest.param("torch", "BiT", "torch", marks=pytest.mark.nightly),
+    ("tensorflow", "sky", "onnx"), ("tensorflow", "sky", "openvino"), ("jax", "extractor", "stablehlo"),
+    *(pytest.param(*of, marks=pytest.mark.nightly) for of in (
+        ("tensorflow", "tips", "litert"), ("tensorflow", "extractor", "saved_model"), ("jax", "tips", "stablehlo"),
+        ("torch", "sky", "torch"), ("torch", "BiT", "torch"),
+    )),
 ]  # fmt: skip
 
 

@@ -8,8 +8,10 @@ import pytest
 
 import keras_vit
 from keras_vit.export import FORMATS, export
-from tests.export.test_export import FROM_ELSEWHERE, HERE, NIGHTLY
+from tests.export.test_export import FROM_ELSEWHERE, HERE
 from tests.export.tiny import fake_export, skip_without
+
+ELSEWHERE = pytest.param(FROM_ELSEWHERE, marks=pytest.mark.nightly)
 
 
 @pytest.fixture(scope="module")
@@ -18,9 +20,7 @@ def both(golden):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(
-    "name", [*(n for n in FORMATS if FORMATS[n].backend == HERE), pytest.param(FROM_ELSEWHERE, marks=NIGHTLY)]
-)
+@pytest.mark.parametrize("name", [*(n for n in FORMATS if FORMATS[n].backend == HERE), ELSEWHERE])
 def test_a_text_tower_in_a_file(both, name, tmp_path):
     skip_without(name)
     row, texts = FORMATS[name], ["a photo of a cat", "Ein Hund!", ""]
@@ -38,7 +38,7 @@ def test_a_text_tower_in_a_file(both, name, tmp_path):
         run(ids[:, :-1])
 
 
-@pytest.mark.once
+@pytest.mark.skipif(HERE != "tensorflow", reason="where the file is written in this process")
 @pytest.mark.parametrize("path", ["text.tflite", pytest.param("text.onnx", marks=pytest.mark.nightly)])
 def test_a_table_of_tokens_in_8_and_16_bits(both, path, tmp_path):
     skip_without("litert")

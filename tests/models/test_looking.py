@@ -116,7 +116,9 @@ def test_data_in_batches_tell_by_the_first_one(library, backend):
 
 
 @pytest.mark.filterwarnings("ignore:Your input ran out of data")
-@pytest.mark.parametrize("kind", ["vit", "dynamic", "eomt"])
+@pytest.mark.parametrize(
+    "kind", ["vit", *(pytest.param(kind, marks=pytest.mark.nightly_elsewhere) for kind in ("dynamic", "eomt"))]
+)
 def test_images_of_unknown_rank(kind, backend):
     """As of `numpy_function`, `decode_image` and `from_generator(output_types=)`."""
     tf = pytest.importorskip("tensorflow")
@@ -167,11 +169,11 @@ def test_what_may_be_meant_is_silent():
     told(lambda: model.predict(x, verbose=0))
 
 
+@pytest.mark.once
 def test_transformed_tensors_are_left_alone():
     import torch
 
     model = small.small_vit()
     x = torch.from_numpy(pixels(model))
-    assert keras.backend.backend() == "torch" or pytest.skip("about PyTorch")
     torch.func.vmap(lambda image: (model.check_values(image[None]), image)[1])(x)
     told(lambda: model(x))

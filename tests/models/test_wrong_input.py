@@ -120,7 +120,7 @@ def test_values_that_cannot_be_meant_are_warned_of_once(entry):
         run(model, x)
 
 
-@pytest.mark.parametrize("entry", ["predict", "train_on_batch"])
+@pytest.mark.parametrize("entry", ["predict", pytest.param("train_on_batch", marks=pytest.mark.nightly_elsewhere)])
 def test_numbers_of_another_byte_order_are_converted(entry):
     """The same answers, losses and weights."""
     model, other, x = made(), made(), images(2, 8, 8, 3)
@@ -158,6 +158,7 @@ def test_no_whole_patches():
             call(model, zeros(*size))
 
 
+@pytest.mark.nightly_elsewhere
 def test_no_whole_patches_when_trained():
     model = made(dynamic=True)
     for size in GOOD:

@@ -9,6 +9,8 @@ import pytest
 from keras_vit import data, evaluation, training
 from tests.pages import blocks
 
+pytestmark = pytest.mark.nightly_elsewhere
+
 
 @pytest.fixture(scope="module")
 def page():

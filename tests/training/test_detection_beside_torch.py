@@ -87,6 +87,7 @@ def loss_of(torch, logits, boxes, target):
     return classes + ((found - true).abs().sum() + (1 - overlap(torch, found, true)).sum()) / len(labels)
 
 
+@pytest.mark.nightly_elsewhere
 def test_ten_updates_are_those_of_an_own_loop():
     torch = pytest.importorskip("torch")
     model, boxes = detector(class_names=NAMES), scenes(6)

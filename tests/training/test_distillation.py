@@ -53,8 +53,8 @@ def distil(student, teacher, kind="hard", steps=3, recipe=RECIPE, **options):
     return training.finetune(student, IMAGES, recipe, steps=steps, task=task, validation=IMAGES, verbose=False)
 
 
-@pytest.mark.each
-@pytest.mark.parametrize("kind", ["soft", *(pytest.param(one, marks=pytest.mark.once) for one in ("hard", "features"))])
+@pytest.mark.nightly_elsewhere
+@pytest.mark.parametrize("kind", ["soft", "hard", "features"])
 def test_a_student_learns_from_a_teacher_that_stays(kind):
     teacher = new_model(dropout=0, width=12, classifier_activation="softmax", pixel_mean=0.2, pixel_std=(0.3, 0.4, 1))
     teacher.get_layer("head").kernel.assign(np.random.default_rng(1).normal(size=(12, 3)))

@@ -57,12 +57,13 @@ def test_distances_and_gradients_are_those_of_another_reading(shape):
         np.testing.assert_allclose(found, slope, rtol=0, atol=FLOAT32 * np.ptp(slope))
 
 
+OWN = {"pooled": 0.7, "patches": 0.4, "cosine": 0.9, "smooth_l1": 0.2}
 # Half of timm's `F.mse_loss(projection(student), teacher)` where differences are below 1
 TIMM = {"patches": 0.0, "cosine": 0.0, "standardize": False}
 
 
 @pytest.mark.each
-@pytest.mark.parametrize("settings", [{"pooled": 0.7, "patches": 0.4, "cosine": 0.9, "smooth_l1": 0.2}, TIMM])
+@pytest.mark.parametrize("settings", [OWN, pytest.param(TIMM, marks=pytest.mark.once)])
 def test_the_loss_of_a_run_is_that_of_its_features(settings, tmp_path):
     student, wise = small_vit(image_size=16, patch_size=8), teacher(pixel_mean=0.3, pixel_std=(0.2, 0.3, 0.4))
     options = {"learning_rate": 0.0, "drop_path": 0.0, "output": tmp_path / "run"}
@@ -120,7 +121,7 @@ def test_before_and_after_are_measured_on_held_out_pictures():
     assert same == pytest.approx({"cka": 1.0, "knn": 1.0}) and other["cka"] < 0.3 and other["knn"] < 0.8
 
 
-@pytest.mark.each
+@pytest.mark.nightly_elsewhere
 def test_a_run_that_was_stopped_goes_on_bit_by_bit(tmp_path):
     wise = BiT(small_bit_config()) if keras.backend.backend() == "torch" else teacher()
 
