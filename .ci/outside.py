@@ -68,8 +68,9 @@ def main(wheel: str, backend: str, readme: str, folder: str) -> None:
     docs = Path(readme).parent / "docs"
     codes = {f"README, block {number}": code for number, code in enumerate(blocks(Path(readme)), 1)}
     codes["tutorial"] = "\n".join(blocks(docs / "tutorial.md"))
-    codes["Keras in twenty lines"], codes["its export"] = blocks(docs / "keras_in_twenty_lines.md")
-    codes["its export"] = codes["Keras in twenty lines"] + codes["its export"]
+    first, *more, last = blocks(docs / "keras_in_twenty_lines.md")
+    more = [code for code in more if backend == "tensorflow" or "import tensorflow" not in code]
+    codes["Keras in twenty lines"], codes["its export"] = first + "".join(more), first + last
     exports = [name for name, code in codes.items() if ".tflite" in code]
     for name in [name for name in codes if name not in exports]:
         if name != "tutorial" or backend == "torch":  # it writes a file of PyTorch
