@@ -172,7 +172,7 @@ def match(model: keras_vit.VisionTransformer, picture: Image.Image) -> tuple[Ima
     good = np.linalg.norm(found - true, axis=1) <= patch
     panel, scale = beside(picture, copy), TILE / SIZE[0]
     draw = ImageDraw.Draw(panel)
-    for number in np.random.default_rng(0).choice(len(pairs), 14, replace=False):
+    for number in np.random.default_rng(0).choice(len(pairs), 9, replace=False):
         ends = [found[number] * scale, centres[pairs[number]] * scale + (TILE + GAP, 0)]
         colour = TEAL if good[number] else ORANGE
         draw.line([*map(tuple, ends)], fill=colour, width=3)
