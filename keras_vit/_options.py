@@ -174,7 +174,7 @@ def refuse(
     """Raises ValueError as `check` for values by name, of which `declared` has the fields; unknown axes pass."""
     for name, field in declared.items():
         value = values.get(name, field.default)
-        is_default = value == field.default
+        is_default = as_python(value) == as_python(field.default)
         for axis, allowed in field.metadata["when"].items():
             if axis not in situation or (is_default and name not in given):
                 continue

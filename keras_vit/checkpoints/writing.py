@@ -115,7 +115,7 @@ def _target(path: pathlib.Path, layout: Layout) -> pathlib.Path:
 
 
 def save_model(model: Any, path: str | os.PathLike[str], layout: str | None = None, overwrite: bool = False) -> None:
-    """Writes a model in the format that the path's ending names; arguments as in `to_checkpoint`."""
+    """Writes a model in the format of `layout`, or of the path's ending; arguments as in `to_checkpoint`."""
     # A `.weights.h5` written here also says which model it is of, so that `read_keras` can rebuild it.
     check_format(path, layout)
     path = pathlib.Path(expanded_path(path))

@@ -367,7 +367,7 @@ def evaluate(
 
 
 def _held_out(run: Path, model: Any, images: Any, wanted: bool, common: dict[str, Any]) -> Any:
-    """Returns the images that a run held out, or if that is not `wanted` all, with a warning that it trained on them.
+    """Returns the images that a run held out, or if that is not `wanted` all, with a warning if it trained on them.
 
     Raises ValueError where it is wanted, but the run has held nothing of these images out.
     """
@@ -382,7 +382,7 @@ def _held_out(run: Path, model: Any, images: Any, wanted: bool, common: dict[str
         with open_data(images, **reading) as everything:
             share = max(0, 1 - count / everything.examples) or None
         with open_data(images, holdout=share, **reading) as seen:  # the seed and the number decide which
-            same = seen.contents() == record["begun_with"]["training data"]
+            same = seen.contents() == record.get("begun_with", {}).get("training data")
     if wanted and same and share:
         common["on_bad_image"] = "stop"  # it belongs to the stream
         resize = model.config.pipeline

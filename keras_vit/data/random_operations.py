@@ -128,7 +128,6 @@ def _equalize(image: np.ndarray, level: float) -> np.ndarray:
         if step:
             below = np.cumsum(counts) - counts  # how many pixels are darker than each value
             tables[channel] = np.minimum((below + step // 2) // step, 255)
-            tables[channel][0] = 0
     return _map_channels(image, tables)
 
 

@@ -455,7 +455,7 @@ def open_batches(
         raise ValueError(f"on_bad_image={on_bad_image!r} needs pixels, not preprocessed images. Leave it out.")
     options: dict[str, Any] = {
         "batch_size": batch_size,
-        "class_names": class_names or _numbers_in_order(config, data, split),
+        "class_names": _numbers_in_order(config, data, split) if class_names is None else class_names,
         "on_bad_image": on_bad_image,
         "split": split,
         "shuffle": False,

@@ -1,5 +1,6 @@
 """Embeddings: the features of many images in one file, in constant memory, resumable after a kill; search in them."""
 
+import collections
 import dataclasses
 import itertools
 import json
@@ -358,7 +359,7 @@ def _find(images: Any) -> dict[str, Path]:
     if not files:
         raise ValueError(f"images must not be empty, but {printable(images) if alone else 'the list'} has no images.")
     if len(files) < len(found):
-        twice = printable(sorted(set(found), key=found.count)[-1][0])
+        twice = printable(collections.Counter(name for name, _ in found).most_common(1)[0][0])
         raise ValueError(f"images must be different files, but {twice} is given twice.")
     return files
 

@@ -73,7 +73,7 @@ def _layer_norm(onnx: bool, layer: Any, x: Any) -> Any:
 
 
 def _group_norm(float16: bool, layer: Any, x: Any) -> Any:
-    """`GroupNormalization.call` at rank 4, with statistics over the places first: over both, runtimes are slow."""
+    """`GroupNormalization.call` at rank 4: statistics over places, then channels; over both, runtimes are slow."""
     groups, size = layer.groups, x.shape[-1] // layer.groups
 
     def of_groups(statistic: Any, x: Any) -> Any:  # for each channel that of its group, `(batch, 1, 1, channels)`

@@ -231,6 +231,7 @@ def _draw_positions(values: np.ndarray, path: PathLike, title: str) -> "Figure":
 def _draw_nearest(
     values: np.ndarray, images: Any, cosines: Any, patch: Any, grid_size: Any, path: PathLike, title: str
 ) -> "Figure":
+    """Draws cut-outs around a patch and its nearest ones, `values` with rows (image, row, column)."""
     near = _array("values", values, ("count", "3"))
     places, cosines = np.array([patch, *near]), _array("cosines", cosines, (str(len(near)),))
     pixels = [_pixels(image) for image in images]

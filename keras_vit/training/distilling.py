@@ -196,7 +196,7 @@ def distilled_model(student: Model, teacher: keras.Model, kind: str) -> keras.Mo
 
 
 def _teacher_of(teacher: keras.Model, student: Model, kind: str) -> Teacher:
-    """Returns the layer that computes the teacher's logits, or its `"features"`, from the student's images."""
+    """Returns the layer of the teacher's logits or `"features"`: images are normalised anew, and not resized."""
     if not isinstance(teacher, ImageModel):
         return Teacher(teacher, 1.0, 0.0)
     if kind != "features":

@@ -270,7 +270,7 @@ def _out_of_patience(log: list[dict[str, Any]], patience: int | None, measures: 
 
 
 def _evaluate(model: keras.Model, validation: Any, picture: Path | None = None) -> dict[str, float]:
-    """Returns loss and metrics of a validation by name, with `val_` before them; draws `picture` if it is a path."""
+    """Returns `val_` loss and metrics of the averaged weights, if there are any; draws `picture` if it is a path."""
     # In float16 Keras wraps the optimizer in one that scales the loss and has a `use_ema` of its own, always False.
     optimizer = getattr(model.optimizer, "inner_optimizer", model.optimizer)
     weights = model.trainable_variables if optimizer.use_ema else []

@@ -429,7 +429,7 @@ def lejepa_model(
 
 
 def projector_of(widths: Sequence[int], policy: Any) -> keras.Sequential:
-    """Returns dense layers of these widths, initialised as PyTorch's `Linear`."""
+    """Returns an MLP of these widths with batch normalisation, initialised as PyTorch's `Linear`."""
     # Between them are batch normalisation and ReLU; the last layer has a bias and computes in float32.
 
     def dense(width: int, use_bias: bool, dtype: Any) -> keras.layers.Layer:

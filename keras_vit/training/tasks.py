@@ -232,6 +232,7 @@ class FineTuning(Task):
     targets = ("class", "multilabel", "number")
 
     def model(self, request: Request, recipe: Recipe, images: ImageStream) -> Model:
+        """Returns the model with a head of zeros; a model that is passed itself keeps a head that fits the classes."""
         if isinstance(request.model, ImageModel):
             return with_head(with_size_and_rates(request, recipe), recipe, images)
         model = with_size_and_rates(request, recipe, classes=images.classes)

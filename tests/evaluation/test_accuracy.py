@@ -75,7 +75,8 @@ def test_names_and_the_worst_classes():
     assert [row["class"] for row in rows] == ["bee", "ant"]
     assert rows[0] == {"class": "bee", "images": 4, "accuracy %": 25.0, "taken for": "cat (2)"}
     pytest.importorskip("matplotlib")
-    result = evaluate(same, (np.eye(3), np.arange(3)), class_names=names, progress=False)
+    given = {"class_names": np.array(names), "target": "class"}
+    result = evaluate(same, (np.eye(3), np.arange(3)), **given, progress=False)
     texts = [text.get_text() for text in draw_confusion(result).texts]
     assert "Nothing is mistaken" in texts and "3 of 3 images are right (100.00%), 3 classes" in texts
 

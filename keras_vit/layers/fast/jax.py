@@ -100,7 +100,7 @@ def _widening_product() -> Any:
 # 67.5 to 28.3, g 166 to 123; in bfloat16 78.8 to 33.8, g 174 to 152.
 @faster("attention", JAX_CPU)
 def attention(query: Any, key: Any, value: Any, is_causal: bool = False) -> Any:
-    """Returns as `ops.attention`, heads before tokens; NotImplemented for float16."""
+    """Returns as `ops.attention`, computed with heads before tokens; NotImplemented for float16."""
     # XLA sees products of matrices and transposes nothing inside them.
     if query.dtype == "float16":  # of which XLA for CPUs does not know every product into float32
         return NotImplemented
