@@ -196,7 +196,7 @@ def distilled_model(student: Model, teacher: keras.Model, kind: str) -> keras.Mo
 
 
 def _teacher_of(teacher: keras.Model, student: Model, kind: str) -> Teacher:
-    """Returns the layer of the teacher's logits or `"features"`: images are normalised anew, and not resized."""
+    """Returns the layer of the teacher's logits or `"features"`: images are normalised for it, and not resized."""
     if not isinstance(teacher, ImageModel):
         return Teacher(teacher, 1.0, 0.0)
     if kind != "features":
