@@ -30,7 +30,7 @@ class TargetKind:
         parts: Keys of a target that is a dict itself, of any number of things.
         command: What the command line calls the task, `--task`, and recipes the objective.
         recipe: The recipe that the command line takes if none is given.
-        is_label: Whether targets are labels of whole pictures, in one array.
+        is_label: Only for the package's own labels of whole pictures, which are in one array and need no `check`.
         has_classes: Whether a target names classes.
         several: Whether a label may be several classes.
 
@@ -67,7 +67,9 @@ LABELLED: list[str] = []  # all kinds but NONE, for options that need a target
 
 
 def register_target(kind: TargetKind) -> TargetKind:
-    """Makes a kind of target known by its name, and returns it; ValueError if another kind has the name of `kind`.
+    """Makes a kind of target known by its name, and returns it.
+
+    ValueError if another kind has the name of `kind`, or it `is_label` and has functions, which labels do not use.
 
     Examples:
         >>> data.register_target(data.TARGETS["mask"]).command
@@ -76,6 +78,8 @@ def register_target(kind: TargetKind) -> TargetKind:
     known = TARGETS.get(kind.name)
     if known is not None and type(known.plain).__qualname__ != type(kind.plain).__qualname__:
         raise ValueError(f"name={kind.name!r} is taken by a kind of target with {type(known.plain).__name__}.")
+    if kind.is_label and (kind.check or kind.stack or callable(kind.evaluate)):
+        raise ValueError(f"is_label=True of {kind.name!r} is for kinds without check, stack, evaluate. Leave it out.")
     TARGETS[kind.name] = kind
     if kind.name not in LABELLED:
         LABELLED.append(kind.name)

@@ -54,7 +54,7 @@ class Format(abc.ABC):
 
     Attributes:
         name: The format's name.
-        suffix: What the path has to end in; empty for a folder.
+        suffix: What the path has to end in; empty for a folder without one.
         inside: Name of a file that every folder of this format has: only such a folder is overwritten.
         backend: The Keras backend that writes it.
         needs: Packages that have to be installed, to write the file and to check it.

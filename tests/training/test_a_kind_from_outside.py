@@ -84,3 +84,5 @@ def test_another_kind_of_the_same_name_is_an_error(page):
     assert data.register_target(kind) is kind
     with pytest.raises(ValueError, match="'class' is taken"):
         data.register_target(dataclasses.replace(kind, name="class"))
+    with pytest.raises(ValueError, match="is_label=True of 'corner' is for kinds without check"):
+        data.register_target(dataclasses.replace(kind, name="corner", is_label=True))
