@@ -54,7 +54,10 @@ class Options(PlainData):
         pass  # Options whose fields have to fit each other raise TypeError or ValueError here.
 
     def replace(self, **changes: Any) -> Self:
-        """Returns a copy with some fields changed; TypeError or ValueError for names or values that make no sense."""
+        """Returns a copy with some fields changed, which count as given unless they go back to their defaults.
+
+        TypeError or ValueError for names or values that make no sense.
+        """
         refuse_unknown(changes, (field.name for field in dataclasses.fields(self)), type(self).__name__)
         taken_back = {
             name

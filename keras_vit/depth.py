@@ -144,7 +144,7 @@ def _padded(picture: np.ndarray, vit: ViTConfig, size: tuple[int, int]) -> np.nd
 
 
 def _bounded(picture: np.ndarray, vit: ViTConfig, size: tuple[int, int]) -> np.ndarray:
-    """Resizes as OpenCV, twice: the longer side to that of `size`, then each to whole patches; half a patch goes up."""
+    """Returns a normalised batch of one, resized as OpenCV: longer side as in `size`, then to the nearest patches."""
     factor = max(size) / max(picture.shape[:2])
     sides = [max(1, round(side * factor)) for side in picture.shape[:2]]
     patches = [math.floor(side / patch + 0.5) for side, patch in zip(sides, vit.patch_size, strict=True)]

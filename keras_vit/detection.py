@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from keras_vit._arguments import check_class_names, to_numpy
+from keras_vit._arguments import check_class_names, check_type, to_numpy
 from keras_vit._files import ending_of, write_text
 from keras_vit._options import Positive, Share, as_python, checked
 from keras_vit._pictures import safe_colours
@@ -342,7 +342,7 @@ class MeanAP:
                 exist, or a box, score or area is not finite.
         """
         truth = target_parts(truth, "truth", "scores")  # which other detections have
-        guesses = self._parts("found", target_parts(_as_mapping(found, self.kind), "found", "scores"))
+        guesses = self._parts("found", target_parts(_as_mapping(found), "found", "scores"))
         truths = self._parts("truth", truth)
         scores = _numbers("found", "scores", guesses["scores"], guesses["labels"].shape)
         if self.kind == "masks" and len(scores) and len(truths["own"]):
@@ -420,7 +420,7 @@ class MeanAP:
         return MeanAPResult(pictures, *means, per_class=per_class, truths=truths[:, 0], class_names=self.class_names)
 
 
-def _as_mapping(found: Any, kind: str) -> Mapping[str, Any]:
+def _as_mapping(found: Any) -> Mapping[str, Any]:
     """Returns boxes or masks, scores and labels of a `Detection`, an instance `Segmentation` or a mapping."""
     if isinstance(found, Mapping):
         return found
@@ -430,6 +430,7 @@ def _as_mapping(found: Any, kind: str) -> Mapping[str, Any]:
         parts = found.segments
         masks = np.array([found.map == part.id for part in parts]).reshape(len(parts), *found.map.shape)
         return {"masks": masks, "scores": [p.score for p in parts], "labels": [p.label_id for p in parts]}
+    check_type("found", found, Detection, "a dict, a Detection or an instance Segmentation")
     return {"boxes": found.boxes, "scores": found.scores, "labels": found.labels}
 
 

@@ -90,7 +90,7 @@ def _load_checkpoint(path: Source, options: LoadOptions) -> Any:
         path = weights_in(path)
     else:
         name, path = path, checkpoints.find_checkpoint(path)
-        if "numerics" not in options and checkpoints.is_copy(name, path):
+        if head is None and "numerics" not in options and checkpoints.is_copy(name, path):
             reading["numerics"] = "official"
     size: Any = options.get("image_size")
     plan = checkpoints.open_checkpoint(path, image_size=None if size == "dynamic" else size, **reading)

@@ -75,6 +75,8 @@ def open_checkpoint(
     options = {"like": None if like is None else timm_json.find_like(like), "grid_size": grid_size}
     if head is None:
         return _plan_at(path, numerics, state, image_size=image_size, max_depth=max_depth, **options)
+    if numerics is not None:
+        raise ValueError(f"numerics={numerics!r} does not apply to a backbone with head={str(head)!r}. Leave it out.")
     backbone = _plan_at(path, None, state, image_size=image_size, **options)
     return _plan_at(head, None, image_size=image_size, max_depth=max_depth, backbone=backbone)
 

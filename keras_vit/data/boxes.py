@@ -165,6 +165,7 @@ def _coco(folder: Path, file: Path, names: Sequence[str] | None) -> BoxedImages:
 
 
 def _folders(root: Path, names: Sequence[str] | None) -> BoxedImages:
+    """Opens a folder with one COCO file, in itself or in each split; splits without a file are left out."""
     check_folder(root, "pictures")
     folders = {"train": root} | folders_of_splits(root)
     files = {path: found for path in folders.values() if (found := [*path.glob("*.json")])}

@@ -299,7 +299,8 @@ def knn_accuracy(
 ) -> AccuracyResult:
     """Evaluates frozen features by the votes of the `k` nearest neighbours, as DINO does.
 
-    All arguments and errors are as in `few_shot`, votes as in `knn`. The `AccuracyResult` that is returned has no loss.
+    All arguments and errors are as in `few_shot`, votes as in `knn`, of all training images if fewer than `k`.
+    The `AccuracyResult` that is returned has no loss.
 
     Examples:
         >>> evaluation.knn_accuracy(model, (images, labels), (images, labels), k=1, progress=False).accuracy

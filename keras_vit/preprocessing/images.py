@@ -352,12 +352,14 @@ def read_channels(file: Any, channels: int) -> np.ndarray:
         is_tiff = str(file).lower().endswith((".tif", ".tiff"))
     package, extra = ("tifffile", "tiff") if is_tiff else ("PIL", "images")
     require_packages(f"{str(file)!r} with {channels} channels", (package,), extra)
+    orientation = 1
     with _opened(file) as source:
         if is_tiff:
             import tifffile
 
             with tifffile.TiffFile(source) as tiff:
-                pixels, tag = tiff.asarray(), tiff.pages[0].tags.get(_NO_DATA)
+                pixels, tags = tiff.asarray(), tiff.pages[0].tags
+            tag, orientation = tags.get(_NO_DATA), tags.valueof(_ORIENTATION, 1)
             nothing = ~np.isfinite(pixels)
             if tag is not None and pixels.dtype.kind in "if":  # 0 of pixels without a sign may be black
                 nothing |= pixels == float(tag.value)
@@ -375,7 +377,10 @@ def read_channels(file: Any, channels: int) -> np.ndarray:
         pixels = np.moveaxis(pixels, 0, -1)
     if pixels.ndim != 3 or pixels.shape[-1] != channels:
         raise ValueError(f"{str(file)!r} has the shape {pixels.shape}, but {channels} channels were expected.")
-    return pixels
+    # As Pillow's `exif_transpose`, which does not see these pixels.
+    pixels = pixels.swapaxes(0, 1) if orientation in (5, 6, 7, 8) else pixels
+    pixels = pixels[::-1] if orientation in (3, 4, 7, 8) else pixels
+    return pixels[:, ::-1] if orientation in (2, 3, 6, 7) else pixels
 
 
 def read_picture(picture: Any, channels: int = 3) -> np.ndarray:

@@ -94,7 +94,7 @@ class FeatureDistillation(Options, tasks.Task):
         return {"pooled": self.pooled} | ({"patches": self.patches} if self.patches else {})
 
     def readers(self, run: tasks.Run) -> list[keras.Model]:
-        """Returns models from crops to the features of student and teacher; the run's pictures become such crops."""
+        """Returns models from crops to the features of student and teacher; sets the run's image size to such crops."""
         if run.sharing.processes.joint:
             raise ValueError("On JAX a model learns from a teacher in one process only. Start one process.")
         crop = tuple(map(max, run.model.config.image_size, self.teacher.config.image_size))

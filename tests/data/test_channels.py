@@ -9,6 +9,7 @@ import pytest
 import keras_vit
 from keras_vit import data, training
 from keras_vit.evaluation import evaluate
+from keras_vit.preprocessing.images import read_picture
 from tests.pictures import save
 from tests.small_models import small_vit_config
 
@@ -181,3 +182,16 @@ def test_places_without_data(tmp_path):
             evaluate(model, tmp_path / name, progress=False)
         with pytest.warns(UserWarning, match="2 bad images are left out|A bad image is left out"):
             assert evaluate(model, tmp_path / name, on_bad_image="skip", progress=False).examples == 2
+
+
+def test_a_tiff_is_as_upright_as_pillow_makes_it(tmp_path):
+    tifffile = pytest.importorskip("tifffile")
+    from PIL import Image, ImageOps
+
+    pixels = np.arange(12, dtype="uint8").reshape(3, 4)
+    for orientation in range(1, 9):
+        path = tmp_path / f"{orientation}.tif"
+        tifffile.imwrite(path, pixels, extratags=[(274, "H", 1, orientation, True)])
+        with Image.open(path) as image:
+            wanted = np.asarray(ImageOps.exif_transpose(image))
+        np.testing.assert_array_equal(read_picture(path, 1)[..., 0], wanted)

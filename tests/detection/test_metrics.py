@@ -144,6 +144,8 @@ def test_instances_of_a_segmentation():
     assert metric.result().per_class.tolist() == pytest.approx([0.1, 1.0])  # half of the cat: right at 0.5 alone
     with pytest.raises(ValueError, match="task 'instance'"):
         metric.add(segmentation.Segmentation(found.map, parts, "panoptic"), truth)
+    with pytest.raises(TypeError, match="found must be a dict, a Detection or an instance Segmentation"):
+        metric.add(None, truth)
 
 
 GOOD = {"boxes": [[0, 0, 1, 1]], "scores": [0.5], "labels": [0]}

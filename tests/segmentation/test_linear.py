@@ -101,6 +101,8 @@ def test_heads_of_other_names_are_the_same_model(model, arrays, tmp_path):
     for old, new in DINOV3.items():
         head = {name.replace(old, new): values for name, values in head.items()}
     dinov3 = keras_vit.load(BACKBONE, head=written(tmp_path / "head.safetensors", head))
+    with pytest.raises(ValueError, match="numerics='official' does not apply to a backbone with head="):
+        keras_vit.load(BACKBONE, head=tmp_path / "head.safetensors", numerics="official")
     assert dinov3.config.pictures == "dinov3" and dinov3.config.dropout == 0.1
     whole = keras_vit.load(written(tmp_path / "both.safetensors", both))
     assert whole.config == model.config

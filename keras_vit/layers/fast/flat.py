@@ -58,17 +58,18 @@ class FlatLayer:
 
     def __getattr__(self, name: str) -> Any:
         """Reads an attribute of the layer, once."""
-        value = self._seen(getattr(self.layer, name))
+        value = self._flattened(getattr(self.layer, name))
         setattr(self, name, value)
         return value
 
-    def _seen(self, value: Any) -> Any:
+    def _flattened(self, value: Any) -> Any:
+        """Returns an attribute for use here: weights as tensors, layers flat where they may be, methods of this."""
         if isinstance(value, keras.Variable):
             return raw_value(value)
         if isinstance(value, keras.layers.Layer):
             return flat(value) or value
         if isinstance(value, list | tuple):
-            return [self._seen(one) for one in value]
+            return [self._flattened(one) for one in value]
         return value.__func__.__get__(self) if getattr(value, "__self__", None) is self.layer else value
 
 
@@ -100,7 +101,7 @@ def may_be_flat(layer: Any) -> bool:
 
 
 def _is_as_made(layer: Any) -> bool:
-    """Whether a layer is built, has the methods that its class was defined with, and no hooks."""
+    """Whether a layer that `may_run_flat` is built, has the methods of its class, and no hooks."""
     cls = type(layer)
     return (
         _FLAT.get(cls, ())[:2] == (cls.call, cls.__call__)

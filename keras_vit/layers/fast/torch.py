@@ -542,13 +542,13 @@ def onednn_linear(x: Any, kernel: Any, bias: Any) -> Any:
     import torch
 
     if torch.is_grad_enabled():
-        return _applied(_onednn_function(), x, kernel, bias)
+        return _applied(_onednn_functions(), x, kernel, bias)
     if _has_tangents():  # which the function would leave out
         return torch.nn.functional.linear(x, kernel.t(), bias)
     try:
         x.data_ptr(), kernel.data_ptr()
     except RuntimeError:  # tensors of `torch.func` have none
-        return _onednn_function()[0].apply(x, kernel, bias)
+        return _onednn_functions()[0].apply(x, kernel, bias)
     packed = _packed_copy(kernel)
     if packed is not None:
         return onednn_product_of_packed(x, packed, bias)
@@ -556,8 +556,8 @@ def onednn_linear(x: Any, kernel: Any, bias: Any) -> Any:
 
 
 @functools.cache
-def _onednn_function() -> Any:
-    """Returns a `torch.autograd.Function`, made once: the product, differentiable again and by `torch.func`."""
+def _onednn_functions() -> Any:
+    """Returns autograd functions of the product for `_applied`, made once: for `torch.func`, and a faster one."""
     import torch
 
     class _Linear(torch.autograd.Function):
