@@ -9,7 +9,6 @@ import contextlib
 import dataclasses
 import functools
 import hashlib
-import itertools
 import json
 import os
 import re
@@ -290,7 +289,7 @@ def placement(environment: Mapping[str, str]) -> Place | None:
     """Returns where torchrun's or Slurm's variables put this process; None without them or for one process."""
 
     def number(name: str, default: int | None = None, least: int = 0) -> int:
-        text = environment.get(name, "" if default is None else str(default))
+        text = environment.get(name) or ("" if default is None else str(default))
         if not text.isdecimal() or int(text) < least:
             raise ValueError(
                 f"The environment variable {name} must be a whole number of at least {least}, but it is {text!r}."
@@ -303,8 +302,10 @@ def placement(environment: Mapping[str, str]) -> Place | None:
         local_index, local_count = number("LOCAL_RANK", 0), number("LOCAL_WORLD_SIZE", 1, 1)
     elif number("SLURM_STEP_NUM_TASKS", 1) > 1:
         index, count, local_index = number("SLURM_PROCID"), number("SLURM_STEP_NUM_TASKS"), number("SLURM_LOCALID", 0)
-        tasks = environment.get("SLURM_STEP_TASKS_PER_NODE", "1")  # such as "4(x2),1"
-        local_count = int("".join(itertools.takewhile(str.isdecimal, tasks)) or 1) or 1
+        # Such as "4(x2),1": two nodes of four tasks, and one of one.
+        tasks = re.findall(r"(\d+)(?:\(x(\d+)\))?", environment.get("SLURM_STEP_TASKS_PER_NODE", "1"))
+        local_counts = [int(count) for count, nodes in tasks for _ in range(int(nodes or 1))]
+        local_count = dict(enumerate(local_counts)).get(number("SLURM_NODEID", 0)) or 1
         # The first host, such as gpu07 of "gpu[07-09,12],cpu1".
         nodes = re.match(r"([^,\[]+)(?:\[(\d+)[^\]]*\]([^,\[]*))?", environment.get("SLURM_STEP_NODELIST", "localhost"))
         first = "".join(part or "" for part in nodes.groups()) if nodes else "localhost"
@@ -368,7 +369,7 @@ def _connect_jax(place: Place | None) -> None:
 
 
 def batch_shares(model: keras.Model | None = None) -> int:
-    """Returns among how many devices, or groups that hold a model together, batches are divided; 1: they stay whole."""
+    """Returns into how many parts Keras's distribution, or a model's `tf.distribute` strategy, divides batches."""
     # JAX has one distribution for all models; on TensorFlow it is the strategy of the model.
     distribution = keras.distribution.distribution()
     if distribution is not None:

@@ -185,7 +185,7 @@ class ClassesResult(TableResult):
 
 
 def pairs_table(title: str, pairs: Mapping[str, Any]) -> "RenderableType":
-    """Returns a table of two columns for rich: what something is."""
+    """Returns a table of names and values for rich, without values that are None or empty."""
     from rich import box
     from rich.console import Group
     from rich.table import Table as RichTable

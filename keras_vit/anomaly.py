@@ -179,7 +179,7 @@ def rotated(pixels: np.ndarray, angle: int) -> np.ndarray:
 
 
 def _good_scores(parts: list[_Good], neighbours: int, metric: str) -> np.ndarray:
-    """Returns the score of each good picture against the bank of the other ones; empty for one picture."""
+    """Returns the score of each good picture against the bank of the other ones; warns of equal pictures."""
     step, width = math.ceil(len(parts) / 8), len(parts[0].kept)
     groups = [np.concatenate([part.kept.T for part in parts[start::step]], 1) for start in range(step)]
     banks = [keras.ops.convert_to_tensor(group) for group in groups]

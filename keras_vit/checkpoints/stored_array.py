@@ -47,7 +47,7 @@ class Extent:
             raise ValueError(f"{self.path} was changed while it was read. Load it again, or download it again.")
 
     def read(self, first: int, size: int) -> np.ndarray:
-        """Returns `size` bytes from `first` on, as uint8 in memory that backends can use without copying."""
+        """Returns `size` bytes from `first` on, checked, as uint8 in memory that backends can use without copying."""
         self.check_unchanged()
         if self.checksum is not None:
             is_most = 2 * size > self.size  # all but a header: read once

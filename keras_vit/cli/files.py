@@ -158,8 +158,7 @@ def inspect(
 
 
 def _facts_and_notes(source: str) -> tuple[dict[str, Any], list[str]]:
-    """Returns what a checkpoint file says about itself: facts that are not empty by name, and notes on what is odd."""
-    # Both are empty for files of Keras, and for addresses and names of weights that were fetched.
+    """Returns facts of a checkpoint file by name, and notes on what is odd; none of files of Keras or not on disk."""
     from keras_vit.checkpoints import find_checkpoint, inspect_checkpoint, is_keras_file
     from keras_vit.checkpoints.catalogue import SHIPPED
 

@@ -173,7 +173,7 @@ class PictureAugmentation(Options):
         return f"{type(self).__name__} needs RGB images with 3 channels. Leave it out"
 
     def check_channels(self, channels: int) -> None:
-        """Raises ValueError for what pictures of this many channels cannot have."""
+        """Raises ValueError for options of RGB pictures alone, and for values for another number of channels."""
         if channels != 3 and self.for_rgb:
             raise ValueError(f"{self.for_rgb}, because channels={channels}.")
         for name in self.per_channel:

@@ -9,7 +9,7 @@ from typing import Annotated, Any, ClassVar
 
 import numpy as np
 
-from keras_vit._arguments import Source, check_class_names, listing, printable, to_numpy
+from keras_vit._arguments import Source, check_class_names, listing, printable, to_numpy, warn_caller
 from keras_vit._files import expanded_path
 from keras_vit._options import OneOf, Part, Share, checked, option, refuse
 from keras_vit.data.augmentation import IMAGE, Draw, PictureAugmentation, Transform
@@ -165,7 +165,7 @@ def _coco(folder: Path, file: Path, names: Sequence[str] | None) -> BoxedImages:
 
 
 def _folders(root: Path, names: Sequence[str] | None) -> BoxedImages:
-    """Opens a folder with one COCO file, in itself or in each split; splits without a file are left out."""
+    """Opens a folder with one COCO file, in itself or in each split; splits without a file are left out, and named."""
     check_folder(root, "pictures")
     folders = {"train": root} | folders_of_splits(root)
     files = {path: found for path in folders.values() if (found := [*path.glob("*.json")])}
@@ -173,6 +173,9 @@ def _folders(root: Path, names: Sequence[str] | None) -> BoxedImages:
         names_found = listing([path.name for of in files.values() for path in of])
         found = f"but it has {names_found or 'none'}. Pass annotations=FILE."
         raise ValueError(f"{printable(root)} must have one .json file with the boxes, itself or in each split, {found}")
+    left_out = [name for name, path in folders.items() if path not in files]
+    if left_out:
+        warn_caller(f"{listing(left_out)} of {printable(root)} has no .json file with the boxes, and is left out.")
     folders = {name: path for name, path in folders.items() if path in files}
     return of_folders(lambda path, names: _coco(path, files[path][0], names), root, folders, names)
 

@@ -169,6 +169,9 @@ def class_numbers(about: Any, names: Sequence[str] | None) -> dict[int, int]:
 
 def _categories(about: Any) -> list[tuple[int, str]]:
     found = sorted((key, row["name"]) for key, row in _by_id(about["categories"], "categories").items())
+    wrong = [name for _, name in found if not name or not isinstance(name, str)]
+    if wrong:
+        raise ValueError(f"a category has the name {wrong[0]!r}, but it must be a text that is not empty")
     for name, count in Counter(name for _, name in found).items():
         if count > 1:
             raise ValueError(f"two categories are called {name!r}")
@@ -271,7 +274,7 @@ def instance_mask(segmentation: Any, height: int, width: int) -> np.ndarray:
 
 
 def _counts(text: str | bytes) -> list[int]:
-    """Returns the run lengths of a text: numbers in five bits a character, from the third on differences."""
+    """Returns the run lengths of a text: five bits a character, from the fourth on differences to two before."""
     counts: list[int] = []
     value = shift = 0
     for code in text.encode() if isinstance(text, str) else bytes(text):

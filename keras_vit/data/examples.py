@@ -559,7 +559,7 @@ def is_folder(entry: os.DirEntry[str]) -> bool:
 def good_files(
     paths: Sequence[Path], reading: Reading, name: Callable[[int], str]
 ) -> tuple[list[int], list[BadImage], list[BadImage]]:
-    """Returns the positions of the image files that can be read, those that cannot, and those that become RGB."""
+    """Sorts image files: positions of readable ones, bad ones (ValueError unless `reading.skip`), and those not RGB."""
     faults: dict[int, str] = {}
     converted: list[BadImage] = []
     if reading.check == "none" or reading.channels != 3:  # files of other channels than three are not looked at

@@ -122,7 +122,7 @@ class Stream(keras.utils.PyDataset):
         return self.batch(self.start + index)
 
     def on_epoch_end(self) -> None:
-        """Moves `start` on after an epoch of training data, which Keras calls after each epoch."""
+        """Moves `start` on by `steps_per_epoch` batches after a whole epoch of endless data; Keras calls it."""
         # Keras also calls it when it has read one batch, or two, only to build a model.
         if self.endless and self.steps_per_epoch is not None and len(self._taken) >= self.steps_per_epoch:
             self.start += self.steps_per_epoch

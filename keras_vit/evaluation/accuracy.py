@@ -385,7 +385,7 @@ class _Counts:
 
 
 def _losses(outputs: str, scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Returns the cross-entropy of each image, float64 `(batch,)`, from float64 scores `(batch, classes)`."""
+    """Returns the cross-entropy of each image, float64 `(batch,)`; of sigmoids, the sum of the classes' binary ones."""
     rows = np.arange(len(labels))
     if outputs == "logits":
         top = scores.max(1)

@@ -461,7 +461,8 @@ def _nothing_written(error: OSError | RuntimeError, path: Path) -> Exception:
     """An OSError or a RuntimeError, as given, whose message ends with "Nothing was written to PATH."."""
     text = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     text += f"{'' if text.endswith('.') else '.'} Nothing was written to {path}."
-    return OSError(error.errno, text) if isinstance(error, OSError) else RuntimeError(text)
+    kind, number = (OSError, error.errno) if isinstance(error, OSError) else (RuntimeError, None)
+    return kind(text) if number is None else kind(number, text)
 
 
 def _check_options(row: Format, model: keras.Model, asked: ExportOptions, calibrated: bool) -> int | None:

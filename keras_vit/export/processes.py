@@ -41,7 +41,7 @@ class Job(NamedTuple):
 
 
 def write(model: Model, job: Job, calibration: np.ndarray | None, path: Path) -> dict[str, Any]:
-    """Writes a file under the format's backend; returns its `operators`, and those that its runtime lacks.
+    """Writes a file; returns its `operators`, and those that need TensorFlow (`select`) or a CPU (`gpu`).
 
     `calibration` is images as the file takes them, for precisions that need some. Another precision than float32 leaves
     a float32 file beside `path`.

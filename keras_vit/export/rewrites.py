@@ -37,7 +37,7 @@ def _dense(layer: Any, x: Any) -> Any:
 
 
 def _embedding(dtype: str, layer: Any, ids: Any) -> Any:
-    """Rows of a table of tokens, which the file holds as float32, or as integers with a peak for each row."""
+    """Float32 rows of a table of tokens, which the file holds in `dtype`: integers have a peak for each row."""
     import tensorflow as tf
 
     if dtype == "float32":

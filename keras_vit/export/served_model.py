@@ -145,7 +145,7 @@ def _require_logits(model: keras.Model, outputs: tuple[str, ...]) -> None:
 
 
 def input_config(model: keras.Model) -> Config | None:
-    """Returns the config of the backbone that takes a model's input, which says how images become that input."""
+    """Returns the config that says how images become a model's input; None where no config does."""
     if isinstance(model, DenseModel):  # a detector of anomalies resizes otherwise than its backbone
         return model.config if isinstance(model, AnomalyDetector) else model.config.backbone
     config = getattr(model, "config", None)  # feature extractors have that of the model that they are made of
@@ -177,9 +177,10 @@ def _activation(model: keras.Model) -> str:
     last = model.layers[-1]
     if isinstance(last, keras.Model):
         return _activation(last)
-    if isinstance(last, keras.layers.Softmax):
+    activation = getattr(last, "activation", None)
+    if isinstance(last, keras.layers.Softmax) or isinstance(activation, keras.layers.Softmax):
         return "softmax"
-    return getattr(getattr(last, "activation", None), "__name__", "linear")
+    return getattr(activation, "__name__", "linear")
 
 
 def classes_of(model: keras.Model) -> int | None:

@@ -36,7 +36,7 @@ def attend(
     rate: float = 0.0,
     seed: Any = None,
 ) -> Any:
-    """Returns the softmax of the scaled scores, times the values: all `(batch, tokens, heads, d)`."""
+    """Returns the attention `(batch, tokens, heads, d)`; `offset` is added to the weights after the softmax."""
     if seed is None and offset is None and allowed is None:
         return attention(query, key, value, causal)
     if seed is None and offset is None and keras.backend.backend() == "torch":  # which chooses the quickest kernel

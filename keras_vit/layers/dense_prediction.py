@@ -603,6 +603,7 @@ class DetectionHead(CompositeLayer):
         self, tokens: Tensor, queries: Any = None, training: Any = None
     ) -> dict[str, keras.KerasTensor]:
         shape = (tokens.shape[0], self.grid_size[0] * self.grid_size[1])
-        ends = {"logits": (self.classes,), "boxes": (4,)} | ({"objectness": ()} if self.objectness else {})
+        classes = self.classes if queries is None else queries.shape[-1]
+        ends = {"logits": (classes,), "boxes": (4,)} | ({"objectness": ()} if self.objectness else {})
         dtype = float32_or_better(self.compute_dtype)
         return {name: keras.KerasTensor((*shape, *end), dtype) for name, end in ends.items()}

@@ -192,7 +192,7 @@ def config_changes(config: Config, options: Mapping[str, Any], source: str) -> d
 
 
 def _without_top(config: Config, changes: dict[str, Any], pre_logits: bool | None) -> dict[str, Any]:
-    """Changes that leave out all that comes after pooling, and by default pooling too; `classes` has no effect."""
+    """Changes for no head and by default no pooling; ValueError for options of a head, but `classes` has no effect."""
     for option, value in {**changes, "pre_logits": pre_logits or None}.items():
         if option in ("class_names", "pre_logits", "classifier_activation") and value is not None:
             raise ValueError(f"{option}={value!r} needs include_top=True, because without the top there is no head.")
@@ -304,7 +304,7 @@ def check_tokens(old: ModelConfig, new: ModelConfig) -> None:
 
 
 def layers_to_reinitialise(old: Config, new: Config, fresh: Collection[str] = ()) -> set[str]:
-    """Returns the layers of `new` whose weights a change from `old` cannot keep, and those of `fresh`."""
+    """Returns the layers of `new` to initialise; ValueError where a change from `old` needs more than `fresh` names."""
     if not isinstance(new, ModelConfig):
         return set(fresh)
     changed = changed_fields(old, new)

@@ -64,9 +64,8 @@ def _first_values(images: Any) -> np.ndarray | None:
 
 
 def watched(data: Any, look: Callable[[Any], None]) -> Any:
-    """Data for Keras's loops that pass the images of their first batch to `look`; else they stay as they are."""
-    # Generators, `PyDataset`s of this process, `tf.data.Dataset`s, and loaders of PyTorch are watched; anything else is
-    # returned as it is.
+    """Returns loaders that pass the images of their first batch to `look`; arrays and other data as they are."""
+    # Loaders are generators, `PyDataset`s of this process, `tf.data.Dataset`s, and PyTorch's.
     look = _Once(look)
     torch = sys.modules.get("torch")
     if isinstance(data, types.GeneratorType):

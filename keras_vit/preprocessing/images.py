@@ -278,7 +278,7 @@ def _read_rgb(file: Any, orient: bool) -> np.ndarray:
 
 
 def _is_in_planes(image: Any) -> bool:
-    """Whether a TIFF has channels that Pillow does not see, or reads falsely (of 16 bits, one after another)."""
+    """Whether a TIFF has its channels as planes of over 8 bits, or as pages, which Pillow does not join."""
     samples, deepest = image.tag_v2.get(_SAMPLES, 1), max(image.tag_v2.get(_BITS, (8,)))
     if image.mode not in ("L", "I", "F", "I;16", "I;16B") or samples > 1:
         return samples > 1 and deepest > 8 and image.tag_v2.get(_PLANAR, 1) == 2

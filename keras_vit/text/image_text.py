@@ -484,7 +484,7 @@ def _arrays_of_towers(path: Path) -> Mapping[str, StoredArray]:
 
 
 def _numbers_of_logits(file: Mapping[str, StoredArray], plan: Plan, names: Names, sidecars: Sidecars) -> dict[str, Any]:
-    """Returns the arguments of `ImageText` that a file has as numbers: the scale, a bias, a TIPS's temperature."""
+    """Returns `ImageText`'s scale (not its logarithm), bias, temperature; ValueError for a file without both towers."""
     places = [f"{plan.prefix}{name}" for name in (TEMPERATURES if names.is_tips else (names.scale, names.bias))]
     beside = [name for name in plan.unused if name not in places]
     if not beside:

@@ -74,7 +74,7 @@ def templates_of(templates: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def texts_of_classes(names: Sequence[str], templates: Sequence[str], averaging: str) -> list[str]:
-    """Returns the texts that stand for classes: of each one after the other as many as there are templates."""
+    """Returns each name in all templates, name by name; ValueError if "big_vision" leaves equal or empty names."""
     if averaging == "big_vision":
         words = [canonicalized(name, keep=",").split(",")[0].strip() for name in names]
         twins: dict[str, set[str]] = {}

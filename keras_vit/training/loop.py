@@ -180,7 +180,7 @@ class _Recorder(keras.callbacks.Callback):
         self.model.stop_training |= self.step == self.loop.steps
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """Evaluates, logs and saves; FloatingPointError for a loss that is not finite."""
+        """Evaluates, logs, saves, and may stop training; FloatingPointError for a loss that is not finite."""
         loop, log = self.loop, self.log
         logs |= loop.sharing.training_means({name: float(value) for name, value in logs.items()}, loop.batch_size)
         if not np.isfinite(logs["loss"]):

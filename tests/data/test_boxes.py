@@ -142,6 +142,9 @@ def test_folders_with_their_annotations(tmp_path):
     one = data.open_boxes(tmp_path / "train", annotations=tmp_path / "valid" / "_annotations.coco.json")
     assert len(one.names) == 2 and not one.has_test_split
     assert data.open_boxes(tmp_path, class_names=("cat", "dog")).read(1)[1]["labels"].tolist() == [0]
+    save(tmp_path / "test" / "0.png", scene()[0])
+    with pytest.warns(UserWarning, match="'test' of .* has no .json file with the boxes, and is left out"):
+        data.open_boxes(tmp_path)
 
 
 def test_tables_have_a_row_for_each_box(tmp_path):

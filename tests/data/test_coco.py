@@ -111,6 +111,8 @@ def test_names_of_classes(tmp_path):
             opened(tmp_path, class_names=names)
     with pytest.raises(ValueError, match="two categories are called 'cat'"):
         opened(tmp_path, categories=[{"id": 7, "name": "cat"}, {"id": 3, "name": "cat"}])
+    with pytest.raises(ValueError, match="a category has the name '', but it must be a text that is not empty"):
+        opened(tmp_path, categories=[{"id": 7, "name": "cat"}, {"id": 3, "name": ""}])
 
 
 def test_what_is_left_out_is_said(tmp_path):

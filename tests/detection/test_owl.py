@@ -244,6 +244,8 @@ def test_objectness_has_no_gradient_into_the_features():
 
     _, (gradient,) = gradients_of(run, tokens)
     np.testing.assert_array_equal(gradient, np.ones_like(tokens))
+    queries = keras.KerasTensor((4, 5))
+    assert head(keras.KerasTensor((1, 3, 8)), queries=queries)["logits"].shape == (1, 2, 5)
 
 
 @pytest.mark.parametrize(

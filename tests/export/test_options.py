@@ -205,8 +205,12 @@ def test_a_softmax_is_not_added_to_one():
     features, whole = (
         CONFIG.replace(**changes) for changes in ({"classes": None}, {"classifier_activation": "softmax"})
     )
-    head = keras.layers.Dense(3), keras.layers.Softmax()
-    for layers in ((shared_model(features), *head), (shared_model(whole),)):
+    head, inner = keras.layers.Dense(3), keras.layers.Dense(3, activation=keras.layers.Softmax())
+    for layers in (
+        (shared_model(features), head, keras.layers.Softmax()),
+        (shared_model(features), inner),
+        (shared_model(whole),),
+    ):
         model = keras.Sequential([keras.Input((8, 12, 3)), *layers])
         assert not Signature.of(model, uint8=False, softmax=True).softmax
         assert classes_of(model) == model.output_shape[-1]

@@ -132,6 +132,15 @@ def test_a_full_disk_while_writing(monkeypatch, tmp_path, format):
     assert path.read_text() == "old" and everything_in(tmp_path) == [path.name]
 
 
+def test_an_error_without_a_number_has_none(monkeypatch, tmp_path):
+    def write(target):
+        raise OSError("The converter gave up")
+
+    fake_export(monkeypatch, write=write)
+    with pytest.raises(OSError, match=r"^The converter gave up\. Nothing was written"):
+        export(shared_model(), tmp_path / f"model{SUFFIXES[KINDS[0]]}", KINDS[0])
+
+
 @pytest.mark.parametrize("fails_at", [1, 2, 3, 4])
 def test_a_disk_that_refuses_while_files_are_moved(monkeypatch, tmp_path, fails_at):
     fake_export(monkeypatch)

@@ -278,7 +278,7 @@ def plan(file: Mapping[str, StoredArray], sidecars: Sidecars) -> Plan:
 
 
 def _family_of(arrays: Mapping[str, StoredArray], file: Collection[str]) -> str:
-    """Returns the key in `FAMILIES` of the family whose arrays a file has; `file` are all its names."""
+    """Returns the key in `FAMILIES` that fits, `"vit"` or `"ijepa"` if no other; `file` are all its names."""
     has = arrays.keys().__contains__
     if has("embeddings.patch_embedding.weight"):
         if has("embeddings.class_embedding"):
