@@ -5,6 +5,7 @@ checked before anything is built, because it may be a stranger's.
 """
 
 import contextlib
+import functools
 import io
 import json
 import math
@@ -222,6 +223,7 @@ def _plan_of_described(file: Mapping[str, StoredArray], sidecars: Sidecars) -> P
     return Plan(layout=DESCRIBED, dialect="keras_vit", stored=config, arrays=dict(file))
 
 
+@functools.lru_cache(2)  # a file's rows are asked for twice
 def _described_rows(config: Any) -> list[Row]:
     """A row for each weight of the model, which is built without memory for them: its path names its array."""
     with layers.skip_initialization():

@@ -129,6 +129,10 @@ def _noting(name: str) -> Any:
     return register
 
 
+# Types of attributes that neither Keras nor its frameworks track; Flax's NNX has to see all.
+_PLAIN = frozenset(() if keras.config.is_nnx_enabled() else (str, int, float, bool, type(None)))
+
+
 class Noting:
     """Notes the changes of a layer or model that is flat, and hooks of PyTorch, of which there is no public list."""
 
@@ -140,11 +144,14 @@ class Noting:
     register_backward_hook = _noting("register_backward_hook")
 
     def __setattr__(self, name: str, value: Any) -> None:
-        known = (
-            not is_compiled() and "_flat" in vars(self) and name != "_torch_params"
-        )  # which Keras makes in each step
-        changes = known and vars(self).get(name) is not value
-        super().__setattr__(name, value)
+        own = vars(self)
+        # Keras makes `_torch_params` in each step.
+        changes = "_flat" in own and name != "_torch_params" and own.get(name) is not value and not is_compiled()
+        # A model is made in four fifths of the time where nobody looks for layers in what cannot be one.
+        if type(value) in _PLAIN and name not in own.get("_modules", ()):
+            object.__setattr__(self, name, value)
+        else:
+            super().__setattr__(name, value)
         if changes:
             note_change()
 
