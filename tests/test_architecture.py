@@ -5,6 +5,7 @@ private members, docstrings: ruff. Types: ty.
 """
 
 import ast
+import functools
 import json
 import re
 import subprocess
@@ -23,7 +24,12 @@ PYPROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
 LATE = set(PYPROJECT["tool"]["ruff"]["lint"]["flake8-tidy-imports"]["banned-module-level-imports"])
 # What the package needs: the dependencies of pyproject.toml.
 RUNTIME = {re.match(r"\w+", line)[0] for line in PYPROJECT["project"]["dependencies"]}
-TREES = {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(PACKAGE.rglob("*.py"))}
+
+
+@functools.cache
+def trees():
+    """The syntax trees of the package by their paths: two seconds, which collecting the tests has no need of."""
+    return {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(PACKAGE.rglob("*.py"))}
 
 
 def is_private(name):
@@ -39,7 +45,7 @@ def body_lines(function):
 def test_files_and_functions_can_be_read_at_one_go():
     """Files have less than 700 lines, bodies at most 60, signatures at most 17 parameters; `Unpack` counts as one."""
     faults = []
-    for path, tree in TREES.items():
+    for path, tree in trees().items():
         if path.read_text(encoding="utf-8").count("\n") >= 700:
             faults.append(f"{path}: too long")
         for function in ast.walk(tree):
@@ -53,7 +59,7 @@ def test_files_and_functions_can_be_read_at_one_go():
 def test_imports_are_of_public_names_and_of_what_is_installed():
     """No private name of another room, nothing private of Keras outside `_keras.py`, no undeclared dependency."""
     faults = []
-    for path, tree in TREES.items():
+    for path, tree in trees().items():
         room = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
         for node in ast.walk(tree):
             modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
@@ -79,7 +85,7 @@ def test_classes_override_nothing_that_is_private_in_keras():
     private = {name for kind in kinds for name in dir(kind) if is_private(name)}
     faults = [
         f"{path}:{method.lineno}: {method.name}"
-        for path, tree in TREES.items()
+        for path, tree in trees().items()
         for cls in ast.walk(tree)
         if isinstance(cls, ast.ClassDef) and path.name != "_keras.py"
         for method in cls.body

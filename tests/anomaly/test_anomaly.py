@@ -24,7 +24,9 @@ def close(found, wanted, tolerance):
 
 
 @pytest.mark.each
-@pytest.mark.parametrize("name", ["anomaly_dino", "anomaly_dino_threshold"])
+@pytest.mark.parametrize(
+    "name", ["anomaly_dino", pytest.param("anomaly_dino_threshold", marks=pytest.mark.nightly_elsewhere)]
+)
 def test_as_anomalydino(name, golden, tmp_path):
     case, folder = golden(name), GOLDEN / name
     backbone = keras_vit.load(folder / "dinov2_vits14_pretrain.pth")

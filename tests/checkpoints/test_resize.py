@@ -118,6 +118,7 @@ def test_dynamic_is_the_model_of_that_size(golden, dynamic):
             np.testing.assert_allclose(forward(dynamic, images), got, rtol=0, atol=SAME_FUNCTION)
 
 
+@pytest.mark.nightly_elsewhere
 def test_dynamic_trains_at_mixed_sizes():
     rng = np.random.default_rng(0)
     config = keras_vit.ViTConfig(

@@ -124,6 +124,7 @@ def test_what_is_folded_cannot_change(tmp_path):
         make(PIXELS).with_config(patch_size=4, preprocessing_folded=True)
 
 
+@pytest.mark.nightly_elsewhere
 def test_who_needs_all_tokens_is_told():
     model = make(VIT)
     quick, images = optimized(model), batch(VIT)

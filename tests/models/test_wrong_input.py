@@ -183,6 +183,7 @@ def test_no_whole_patches_when_compiled(backend):
         compiled(tf.zeros((2, 10, 9, 3)))
 
 
+@pytest.mark.nightly_elsewhere
 def test_hybrids_round_up():
     """The ResNet of a hybrid takes any size; its last map must be whole patches."""
     hybrid = small_hybrid(image_size=32, dynamic=True)

@@ -145,6 +145,7 @@ def test_other_forms_of_big_vision(golden, tmp_path, change):
     assert near(both.text_encoder.predict(case.ref["ids"], verbose=0), case.ref["text_embedding"], EMBEDDING)
 
 
+@pytest.mark.nightly_elsewhere
 def test_towers_of_keras_files(both_of, golden, tmp_path):
     both, ref = both_of("txt_bv_siglip"), golden("txt_bv_siglip").ref
     both.save(tmp_path / "both.keras")

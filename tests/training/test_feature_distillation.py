@@ -62,7 +62,7 @@ OWN = {"pooled": 0.7, "patches": 0.4, "cosine": 0.9, "smooth_l1": 0.2}
 TIMM = {"patches": 0.0, "cosine": 0.0, "standardize": False}
 
 
-@pytest.mark.each
+@pytest.mark.nightly_elsewhere
 @pytest.mark.parametrize("settings", [OWN, pytest.param(TIMM, marks=pytest.mark.once)])
 def test_the_loss_of_a_run_is_that_of_its_features(settings, tmp_path):
     student, wise = small_vit(image_size=16, patch_size=8), teacher(pixel_mean=0.3, pixel_std=(0.2, 0.3, 0.4))

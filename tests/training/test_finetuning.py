@@ -111,7 +111,7 @@ SCRIPT = """
 """
 
 
-@pytest.mark.each
+@pytest.mark.nightly_elsewhere
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGKILL")
 def test_a_killed_run_ends_with_the_same_weights(trained, backend):
     """A kill takes a process, and what it leaves in the folder is the same on all backends as after an error."""
@@ -206,7 +206,7 @@ def test_a_regression_begins_with_the_mean_of_the_labels_in_every_head_of_zeros(
         np.testing.assert_array_equal(model.get_layer("head").get_weights()[1], data[1].mean(dtype="float32"))
 
 
-@pytest.mark.each
+@pytest.mark.nightly_elsewhere
 def test_pretraining_without_labels_trains_the_encoder():
     model = new_model()
     before = weights_of(model)
@@ -410,7 +410,7 @@ def spoilt(number, batches=6):
     return [(one, np.array([0, 1])) for one in pixels]
 
 
-@pytest.mark.each
+@pytest.mark.nightly_elsewhere
 @pytest.mark.parametrize("where", ["data", pytest.param("validation", marks=pytest.mark.once)])
 def test_the_error_of_a_late_batch_is_that_of_the_data(where):
     """TensorFlow makes another of it; the first two batches are read before its loop begins."""

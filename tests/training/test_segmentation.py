@@ -86,7 +86,7 @@ def test_the_rates_of_the_originals():
         np.testing.assert_allclose([float(linear(step)), float(cosine(step))], expected, rtol=1e-5, atol=1e-9)
 
 
-@pytest.mark.each
+@pytest.mark.nightly_elsewhere
 def test_a_head_on_frozen_features():
     """The mean IoU is that of the model that comes out, measured by hand; frozen weights are those of before."""
     model = new_model()

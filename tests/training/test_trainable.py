@@ -226,6 +226,7 @@ WAYS = {
 }
 
 
+@pytest.mark.nightly_elsewhere
 @pytest.mark.parametrize("way", ["save", *(pytest.param(way, marks=pytest.mark.once) for way in [*WAYS][1:])])
 def test_files_keep_adapters_and_what_is_frozen(trained, way, tmp_path):
     model, _ = trained
