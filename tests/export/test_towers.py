@@ -20,7 +20,13 @@ def both(golden):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", [*(n for n in FORMATS if FORMATS[n].backend == HERE), ELSEWHERE])
+@pytest.mark.parametrize(
+    "name",  # a `.pt2` takes ten seconds; tests/export/test_export.py writes one by day
+    [
+        *(pytest.param(n, marks=[pytest.mark.nightly] * (n == "torch")) for n in FORMATS if FORMATS[n].backend == HERE),
+        ELSEWHERE,
+    ],
+)
 def test_a_text_tower_in_a_file(both, name, tmp_path):
     skip_without(name)
     row, texts = FORMATS[name], ["a photo of a cat", "Ein Hund!", ""]

@@ -117,7 +117,12 @@ def test_data_in_batches_tell_by_the_first_one(library, backend):
 
 @pytest.mark.filterwarnings("ignore:Your input ran out of data")
 @pytest.mark.parametrize(
-    "kind", ["vit", *(pytest.param(kind, marks=pytest.mark.nightly_elsewhere) for kind in ("dynamic", "eomt"))]
+    "kind",
+    [
+        # On JAX, most of its eight seconds are the import of TensorFlow.
+        pytest.param("vit", marks=[pytest.mark.nightly] * (keras.backend.backend() == "jax")),
+        *(pytest.param(kind, marks=pytest.mark.nightly_elsewhere) for kind in ("dynamic", "eomt")),
+    ],
 )
 def test_images_of_unknown_rank(kind, backend):
     """As of `numpy_function`, `decode_image` and `from_generator(output_types=)`."""
