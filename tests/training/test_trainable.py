@@ -69,6 +69,7 @@ def test_layers_of_an_inner_model_have_its_name_before_theirs():
     assert not any(weight.trainable for weight in model.layers[0].get_layer("block_0").weights)
 
 
+@pytest.mark.nightly_elsewhere
 def test_frozen_weights_stay_and_files_know(tmp_path):
     model = VisionTransformer(CONFIG)
     freeze(model, ["embedding", "block_0", "block_1/mlp/fc1", "block_1/attention/query/kernel"])
