@@ -103,7 +103,6 @@ def test_gradients(tmp_path):
             assert relative_error(got, wanted) < GRADIENTS, row.name
 
 
-@pytest.mark.nightly_elsewhere
 def test_drops_the_same_branches_again():
     """Stochastic depth and dropout with and without recomputation: gradients of one seed are the same."""
     results = []

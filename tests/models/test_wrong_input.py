@@ -131,7 +131,6 @@ def test_numbers_of_another_byte_order_are_converted(entry):
         np.testing.assert_array_equal(weight, wanted)
 
 
-@pytest.mark.nightly_elsewhere
 def test_threads_take_turns():
     """A server calls one model from several threads; Keras's loops on JAX know one call at a time."""
     model, given = made(), images(4, 8, 8, 3)
@@ -150,7 +149,6 @@ GOOD = ((8, 8), (8, 12), (12, 8))  # after two sizes, TensorFlow compiles one gr
 CALLS = {(8, 9): lambda model, x: model(x), (10, 9): lambda model, x: model.predict(x, verbose=0)}
 
 
-@pytest.mark.nightly_elsewhere
 def test_no_whole_patches():
     for size, call in CALLS.items():
         model = small_vit(dynamic=True)

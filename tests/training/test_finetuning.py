@@ -410,7 +410,7 @@ def spoilt(number, batches=6):
     return [(one, np.array([0, 1])) for one in pixels]
 
 
-@pytest.mark.nightly_elsewhere
+@pytest.mark.each
 @pytest.mark.parametrize("where", ["data", pytest.param("validation", marks=pytest.mark.once)])
 def test_the_error_of_a_late_batch_is_that_of_the_data(where):
     """TensorFlow makes another of it; the first two batches are read before its loop begins."""

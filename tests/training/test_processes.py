@@ -134,8 +134,8 @@ SLURM = {"SLURM_PROCID": "5", "SLURM_STEP_NUM_TASKS": "8", "SLURM_LOCALID": "1",
         ({**SLURM, "SLURM_STEP_NODELIST": "gpu[07-09,12],cpu1", "SLURM_JOB_ID": "7"}, Place(5, 8, 1, 4, "gpu07:20007")),
         ({**SLURM, "SLURM_STEP_NODELIST": "n1", "MASTER_ADDR": "b", "MASTER_PORT": "9"}, Place(5, 8, 1, 4, "b:9")),
         ({**SLURM, "SLURM_STEP_NODELIST": "n1", "MASTER_PORT": ""}, Place(5, 8, 1, 4, "n1:20000")),
-        # A shell of salloc, or the script of sbatch: no step of several tasks.
         ({**SLURM, "SLURM_STEP_TASKS_PER_NODE": "1,4", "SLURM_NODEID": "1"}, Place(5, 8, 1, 4, "localhost:20000")),
+        # A shell of salloc, or the script of sbatch: no step of several tasks.
         ({"SLURM_PROCID": "0", "SLURM_NTASKS": "8"}, None),
     ],
 )
